@@ -1,0 +1,28 @@
+# Everything happens inside .venv; a fresh clone needs nothing but python3 and make.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/installed
+
+.PHONY: test soak lint demo clean
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev]'
+	touch $(STAMP)
+
+lint: $(STAMP)
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -m "not slow" -n 2
+
+soak: $(STAMP)
+	$(BIN)/python -m pytest -m slow
+
+demo: $(STAMP)
+	$(BIN)/halfmask demo
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

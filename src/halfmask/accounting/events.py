@@ -1,0 +1,116 @@
+"""What a mechanism did, as pure data: necessary and sufficient to account for it.
+
+An event never changes its meaning, never holds a value of the data, and survives JSON unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from halfmask.errors import AccountingError
+
+Contribution = Literal["general", "label"]
+
+
+def _require(ok: bool, message: str) -> None:
+    if not ok:
+        raise AccountingError(message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianEvent:
+    """`count` adaptive Gaussian releases, each with sensitivity / noise std = mu.
+
+    The ratio differs by relation: rows clipped to norm C give replace = 2C/σ and withhold = C/σ.
+    Guarantee: docs/proofs/gaussian.md.
+    """
+
+    replace: float
+    withhold: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("replace", "withhold"):
+            mu = getattr(self, name)
+            _require(
+                math.isfinite(mu) and mu >= 0,
+                f"Expected a finite {name} ratio >= 0 of sensitivity to noise, got {mu}.",
+            )
+        _require(self.count >= 0, f"Expected count >= 0, got {self.count}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonGaussianEvent:
+    """`steps` releases of a Poisson-sampled sum of rows clipped to C, with noise std = noise_multiplier·C.
+
+    `contribution="label"` claims that the two contributions a row can make pass the test of
+    docs/proofs/label_pair.md (orthogonal and of equal norm, or dominated by such a pair).
+    Guarantee: docs/proofs/poisson_gaussian.md.
+    """
+
+    noise_multiplier: float
+    rate: float
+    steps: int = 1
+    contribution: Contribution = "general"
+
+    def __post_init__(self) -> None:
+        _require(
+            math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0,
+            f"Expected a finite noise multiplier > 0, got {self.noise_multiplier}.",
+        )
+        _require(0 <= self.rate <= 1, f"Expected a sampling rate in [0, 1], got {self.rate}.")
+        _require(self.steps >= 0, f"Expected steps >= 0, got {self.steps}.")
+        _require(
+            self.contribution in ("general", "label"),
+            f"Expected contribution 'general' or 'label', got {self.contribution!r}.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomizedResponseEvent:
+    """`count` answers, each the truth with probability e^ε/(e^ε + categories − 1), else another value.
+
+    Guarantee: docs/proofs/randomized_response.md; pure ε under both relations (under withhold the
+    answer is drawn without the private value, and is at most as revealing).
+    """
+
+    epsilon: float
+    categories: int
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        _require(
+            math.isfinite(self.epsilon) and self.epsilon >= 0,
+            f"Expected a finite epsilon >= 0, got {self.epsilon}.",
+        )
+        _require(self.categories >= 2, f"Expected at least 2 categories, got {self.categories}.")
+        _require(self.count >= 0, f"Expected count >= 0, got {self.count}.")
+
+
+Event = GaussianEvent | PoissonGaussianEvent | RandomizedResponseEvent
+
+_KINDS: dict[str, type[Event]] = {
+    "gaussian": GaussianEvent,
+    "poisson-gaussian": PoissonGaussianEvent,
+    "randomized-response": RandomizedResponseEvent,
+}
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """The event as a JSON object with its kind."""
+    kind = next(name for name, cls in _KINDS.items() if isinstance(event, cls))
+    return {"kind": kind, **asdict(event)}
+
+
+def event_from_json(data: dict[str, Any]) -> Event:
+    """The inverse of `event_to_json`; an unknown kind or field is an error."""
+    fields = dict(data)
+    kind = fields.pop("kind", None)
+    if kind not in _KINDS:
+        raise AccountingError(f"Unknown event kind {kind!r}: expected one of {', '.join(_KINDS)}.")
+    try:
+        return _KINDS[kind](**fields)
+    except TypeError as error:
+        raise AccountingError(f"Event of kind {kind!r} has unexpected fields: {error}.") from None

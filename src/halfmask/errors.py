@@ -1,0 +1,52 @@
+"""Every error a user can meet.
+
+    HalfmaskError
+    ├── InputError (ValueError)            the data, the schema or an option is wrong; exit 2
+    │   ├── SchemaError                    the declaration of the columns
+    │   └── DataError                      a file or frame that does not fit the declaration
+    ├── LedgerError (ValueError)           a ledger that is truncated, edited or of another kind; exit 2
+    ├── AccountingError (ArithmeticError)  no trustworthy number can be computed; exit 2
+    ├── BudgetExceededError                the ledger refuses a charge; exit 3
+    └── ClaimRefutedError                  an audit found more leakage than was claimed; exit 4
+
+Messages name the column and row, quote public words only (never a value of a private column), and say
+what to do. They also inherit the exceptions that users of scikit-learn already catch.
+"""
+
+
+class HalfmaskError(Exception):
+    """Base of every error of this package; `exit_code` is what the command line ends with."""
+
+    exit_code = 2
+
+
+class InputError(HalfmaskError, ValueError):
+    """An option, a file or a frame is not what was expected."""
+
+
+class SchemaError(InputError):
+    """The declaration of the columns is wrong or incomplete."""
+
+
+class DataError(InputError):
+    """The data does not fit the declaration."""
+
+
+class LedgerError(HalfmaskError, ValueError):
+    """The ledger cannot be trusted: truncated, edited, or not a ledger."""
+
+
+class AccountingError(HalfmaskError, ArithmeticError):
+    """The accountant cannot give a trustworthy number for these parameters."""
+
+
+class BudgetExceededError(HalfmaskError):
+    """A charge would spend more than the ledger allows; nothing was released."""
+
+    exit_code = 3
+
+
+class ClaimRefutedError(HalfmaskError):
+    """An audit's lower bound lies above the claimed epsilon."""
+
+    exit_code = 4
