@@ -1,0 +1,348 @@
+"""The declaration of a table: which columns are public, which are private, and what each may hold.
+
+Everything that is known about a private column is written here by its owner. Bounds and categories
+are required because learning them from the data would leak; public columns may leave them out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from halfmask.errors import SchemaError
+
+Role = Literal["public", "private"]
+Kind = Literal["number", "category"]
+Level = str | int | bool
+
+DEFAULT_BINS = 16
+MAX_BINS = 4096
+MISSING_WORDS = ("", "NA", "NaN", "nan")
+"""How a missing value is written, besides a null of the frame."""
+
+
+def level_text(value: object) -> str:
+    """The text by which a level is compared: 1, 1.0 and "1" are one level, as are " a " and "a"."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip()
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?`, or nothing when no known word is close."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _chosen(where: str, key: str, value: object, allowed: Sequence[str]) -> None:
+    if value is None:
+        raise SchemaError(f"{where} has no {key}: write {key} = {_either(allowed)}.")
+    if value not in allowed:
+        hint = suggest(str(value), allowed)
+        raise SchemaError(f"{where} has {key} {value!r}: expected {_either(allowed)}.{hint}")
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(f'"{word}"' for word in words)
+
+
+def _known_keys(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in given:
+        if key not in known:
+            raise SchemaError(
+                f"{where} has an unknown key {key!r}.{suggest(key, known)} "
+                f"The keys are {', '.join(known)}."
+            )
+
+
+def _name(where: str, name: object) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise SchemaError(f'{where} has no name: write name = "..." with the column\'s name.')
+
+
+def _party(where: str, party: object) -> None:
+    if party is not None and (not isinstance(party, str) or not party):
+        raise SchemaError(f'{where} has a party that is not a name: write party = "...".')
+
+
+def _bounds(where: str, bounds: object) -> tuple[float, float]:
+    shape = f"{where} has bounds that are not two finite numbers: write bounds = [low, high]."
+    if isinstance(bounds, str) or not isinstance(bounds, Sequence) or len(bounds) != 2:
+        raise SchemaError(shape)
+    if any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in bounds):
+        raise SchemaError(shape)
+    low, high = float(bounds[0]), float(bounds[1])
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise SchemaError(shape)
+    if low >= high:
+        raise SchemaError(
+            f"{where} has bounds [{low:g}, {high:g}]: the first must be below the second."
+        )
+    if not math.isfinite(high - low):
+        raise SchemaError(
+            f"{where} has bounds too far apart for a number: declare a smaller range."
+        )
+    return low, high
+
+
+def _levels(where: str, key: str, levels: object) -> tuple[Level, ...]:
+    if isinstance(levels, str) or not isinstance(levels, Sequence):
+        raise SchemaError(f'{where} has {key} that are not a list: write {key} = ["...", "..."].')
+    seen = set()
+    for level in levels:
+        if not isinstance(level, (str, int, bool)):
+            raise SchemaError(f"{where} has {key} that are not text or whole numbers: quote them.")
+        text = level_text(level)
+        if text in MISSING_WORDS:
+            raise SchemaError(
+                f"{where} lists {text!r} among its {key}, which is how a missing value is written: "
+                f"leave it out (missing categories have a level of their own)."
+            )
+        if text.casefold() in ("true", "false"):
+            text = text.casefold()
+        if text in seen:
+            raise SchemaError(f"{where} lists {text!r} twice among its {key}: keep one.")
+        seen.add(text)
+    return tuple(levels)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One feature column: its role, its kind and, for a private one, all that may be known of it.
+
+    A number is binned into `bins` equal parts of its bounds (`bins = 0` keeps one scaled number).
+    """
+
+    name: str
+    role: Role
+    kind: Kind
+    _: KW_ONLY
+    bounds: tuple[float, float] | None = None
+    categories: tuple[str, ...] | None = None
+    bins: int | None = None
+    party: str | None = None
+
+    def __post_init__(self) -> None:
+        _name("A column", self.name)
+        where = f"Column {self.name!r}"
+        _chosen(where, "role", self.role, get_args(Role))
+        _chosen(where, "kind", self.kind, get_args(Kind))
+        _party(where, self.party)
+        if self.kind == "number":
+            self._check_number(where)
+        else:
+            self._check_category(where)
+
+    def _check_number(self, where: str) -> None:
+        if self.categories is not None:
+            raise SchemaError(
+                f'{where} is a number with categories: remove them, or write kind = "category".'
+            )
+        if self.bounds is not None:
+            object.__setattr__(self, "bounds", _bounds(where, self.bounds))
+        elif self.role == "private":
+            raise SchemaError(
+                f"{where} is a private number without bounds: write bounds = [low, high] from what "
+                f"is known without the data; learning them from it would leak."
+            )
+        bins = self.bins
+        if bins is None:
+            return
+        if isinstance(bins, bool) or not isinstance(bins, int) or bins == 1 or bins < 0:
+            raise SchemaError(f"{where} has bins {bins!r}: expected 0 (no bins) or 2 and more.")
+        if bins > MAX_BINS:
+            raise SchemaError(f"{where} has {bins} bins: expected at most {MAX_BINS}.")
+
+    def _check_category(self, where: str) -> None:
+        for key in ("bounds", "bins"):
+            if getattr(self, key) is not None:
+                raise SchemaError(
+                    f'{where} is a category with {key}: remove them, or write kind = "number".'
+                )
+        if self.categories is not None:
+            levels = _levels(where, "categories", self.categories)
+            if not levels:
+                raise SchemaError(f"{where} has an empty list of categories: name at least one.")
+            object.__setattr__(self, "categories", tuple(level_text(level) for level in levels))
+        elif self.role == "private":
+            raise SchemaError(
+                f'{where} is a private category without categories: write categories = ["..."] '
+                f"from what is known without the data; learning them from it would leak."
+            )
+
+
+@dataclass(frozen=True)
+class Label:
+    """The column to predict: `classes` for a classification, `bounds` for a regression.
+
+    Classes keep the type they were declared with and are compared by their text.
+    """
+
+    name: str
+    role: Role
+    _: KW_ONLY
+    classes: tuple[Level, ...] | None = None
+    bounds: tuple[float, float] | None = None
+    party: str | None = None
+
+    def __post_init__(self) -> None:
+        _name("[label]", self.name)
+        where = f"Label {self.name!r}"
+        _chosen(where, "role", self.role, get_args(Role))
+        _party(where, self.party)
+        if (self.classes is None) == (self.bounds is None):
+            raise SchemaError(
+                f'{where} needs either classes or bounds: write classes = ["...", "..."] for '
+                f"a class, or bounds = [low, high] for a number."
+            )
+        if self.bounds is not None:
+            object.__setattr__(self, "bounds", _bounds(where, self.bounds))
+            return
+        classes = _levels(where, "classes", self.classes)
+        if len(classes) < 2:
+            raise SchemaError(f"{where} has {len(classes)} classes: name at least two.")
+        object.__setattr__(self, "classes", classes)
+
+    @property
+    def task(self) -> Literal["classification", "regression"]:
+        """What a model of this label does."""
+        return "regression" if self.classes is None else "classification"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """The person behind several rows: the public column of ids, and how many rows of each count."""
+
+    column: str
+    max_rows: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.column, str) or not self.column.strip():
+            raise SchemaError('[unit] has no column: write column = "..." with the column of ids.')
+        rows = self.max_rows
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+            raise SchemaError("[unit] needs max_rows, a whole number of at least 1.")
+
+
+def _build(cls: type[Any], where: str, data: object, **fixed: Any) -> Any:
+    """A `cls` from a TOML table; absent keys become None and are judged by the class itself."""
+    if not isinstance(data, Mapping):
+        raise SchemaError(f"{where} is not a table: write [{where}] and its keys below.")
+    keys = [field.name for field in fields(cls) if field.name not in fixed]
+    _known_keys(f"[{where}]", data, keys)
+    return cls(**fixed, **{key: data.get(key) for key in keys})
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The label, the feature columns in order, and the unit of privacy (by default one row)."""
+
+    label: Label
+    columns: tuple[Column, ...]
+    unit: Unit | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(self.columns))
+        names = [column.name for column in self.columns]
+        if not names:
+            raise SchemaError("The schema has no column: declare at least one [columns.NAME].")
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise SchemaError(f"Column {twice[0]!r} is declared twice: keep one declaration.")
+        if self.label.name in names:
+            raise SchemaError(
+                f"Column {self.label.name!r} is the label and also a column: "
+                f"remove [columns.{self.label.name}]."
+            )
+        if self.unit is not None and self.unit.column in [*names, self.label.name]:
+            raise SchemaError(
+                f"Column {self.unit.column!r} names the unit, so it cannot be a feature or the "
+                f"label: remove its other declaration."
+            )
+
+    @property
+    def public(self) -> tuple[str, ...]:
+        """Names of the public feature columns, in order; the label is not among them."""
+        return tuple(column.name for column in self.columns if column.role == "public")
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        """Names of the private feature columns, in order; the label is not among them."""
+        return tuple(column.name for column in self.columns if column.role == "private")
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Schema:
+        """Read a schema file; every error names the file, the column and the fix."""
+        try:
+            text = Path(path).read_text(encoding="utf-8-sig")
+        except OSError as error:
+            raise SchemaError(
+                f"Cannot read the schema {path}: {error.strerror}. "
+                f"`halfmask init FILE --label NAME` writes a template."
+            ) from None
+        except UnicodeDecodeError:
+            raise SchemaError(f"The schema {path} is not UTF-8 text: save it as UTF-8.") from None
+        try:
+            return cls.from_dict(tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            raise SchemaError(f"The schema {path} is not valid TOML: {error}.") from None
+        except SchemaError as error:
+            raise SchemaError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Schema:
+        """The schema of a dictionary in the form of the TOML file; all wrong columns are named."""
+        _known_keys("The schema", data, ("label", "columns", "unit"))
+        if "label" not in data:
+            raise SchemaError('The schema has no [label]: write [label] and name = "...".')
+        columns = data.get("columns", {})
+        if not isinstance(columns, Mapping):
+            raise SchemaError("[columns] is not a table: write one [columns.NAME] per column.")
+        problems: list[str] = []
+        built: list[Column] = []
+        label = unit = None
+        try:
+            label = _build(Label, "label", data["label"])
+        except SchemaError as error:
+            problems.append(str(error))
+        for name, column in columns.items():
+            try:
+                built.append(_build(Column, f"columns.{name}", column, name=name))
+            except SchemaError as error:
+                problems.append(str(error))
+        try:
+            unit = _build(Unit, "unit", data["unit"]) if "unit" in data else None
+        except SchemaError as error:
+            problems.append(str(error))
+        if problems or label is None:
+            raise SchemaError("\n".join(problems))
+        return cls(label, tuple(built), unit)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The inverse of `from_dict`, as plain JSON values."""
+        data = {"label": _plain(self.label)}
+        data["columns"] = {column.name: _plain(column, "name") for column in self.columns}
+        if self.unit is not None:
+            data["unit"] = _plain(self.unit)
+        return data
+
+    def to_toml(self) -> str:
+        """The schema as a TOML file."""
+        import tomli_w
+
+        return tomli_w.dumps(self.to_dict())
+
+
+def _plain(part: Column | Label | Unit, *left_out: str) -> dict[str, Any]:
+    values = {field.name: getattr(part, field.name) for field in fields(part)}
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in values.items()
+        if value is not None and key not in left_out
+    }
