@@ -1,0 +1,246 @@
+"""A data set's privacy budget: every release is charged here first, durably.
+
+A crash may waste budget, never lose track of it. All processes that release something about one
+data set share one ledger file; the check and the charge happen under one lock, so together they
+cannot overspend. Guarantee: docs/proofs/ledger.md.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEvent
+from halfmask.accounting.ledger_chain import (
+    Chain,
+    Entry,
+    Head,
+    entry_line,
+    header_line,
+    parse_chain,
+    parse_entry,
+)
+from halfmask.accounting.ledger_file import (
+    append,
+    creation_unfinished,
+    cut,
+    head_path,
+    locked,
+    read_all,
+    read_head,
+    resolved,
+    sync_folder,
+    write_head,
+)
+from halfmask.accounting.relations import Relation, check_relation
+from halfmask.errors import BudgetExceededError, InputError, LedgerError
+
+_SLACK = 1e-9  # calibration lands on the budget itself; rounding must not refuse it
+
+
+def _composed(events: Sequence[Event], delta: float, relation: Relation) -> float:
+    if not events:
+        return 0.0
+    from halfmask.accounting.accountant import epsilon  # loads scipy; not needed to read a ledger
+
+    return epsilon(events, delta=delta, relation=relation)
+
+
+def _check_budget(epsilon: float, delta: float, relation: str) -> Relation:
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise InputError(f"Expected a budget epsilon > 0, got {epsilon}.")
+    if not 0 < delta < 1:
+        raise InputError(f"Expected delta strictly between 0 and 1, got {delta}.")
+    return check_relation(relation)
+
+
+class BudgetLedger(ABC):
+    """What is charged before a release: a budget, and the events that were charged against it."""
+
+    epsilon: float
+    delta: float
+    relation: Relation
+
+    @abstractmethod
+    def charge(self, events: Sequence[Event], what: str) -> None:
+        """Record `events` or raise BudgetExceededError; release only after it has returned."""
+
+    @abstractmethod
+    def events(self) -> tuple[Event, ...]:
+        """Everything charged so far."""
+
+    def spent(self) -> float:
+        """Epsilon at the ledger's delta, under its relation, of everything charged so far."""
+        return _composed(self.events(), self.delta, self.relation)
+
+    def holds_if_adaptive(self) -> bool:
+        """Whether the total holds even if noise levels were chosen after a look at earlier results.
+
+        Proved for Gaussian releases without sampling; others need levels fixed beforehand.
+        """
+        return all(
+            isinstance(event, GaussianEvent)
+            or (isinstance(event, PoissonGaussianEvent) and event.rate == 1)
+            for event in self.events()
+        )
+
+    def _check(self, before: Sequence[Event], asked: Sequence[Event], name: str) -> None:
+        total = _composed([*before, *asked], self.delta, self.relation)
+        if total <= self.epsilon * (1 + _SLACK):
+            return
+        spent = _composed(before, self.delta, self.relation)
+        alone = _composed(asked, self.delta, self.relation)
+        left = max(0.0, self.epsilon - spent)
+        raise BudgetExceededError(
+            f"{name} refuses the charge; nothing was released. "
+            f"Budget: epsilon {self.epsilon:.6g} at delta {self.delta:.3g} ({self.relation}). "
+            f"Spent: {spent:.6g}. Asked: {alone:.6g}, which would bring the total to {total:.6g}. "
+            f"Left: {left:.6g}. Ask for a smaller epsilon (more noise, fewer steps), or use other "
+            "rows: a new ledger for the same rows would not make the guarantee true."
+        )
+
+
+class MemoryLedger(BudgetLedger):
+    """A ledger that lives as long as its process; for fits whose caller keeps no file."""
+
+    def __init__(self, *, epsilon: float, delta: float, relation: Relation = "replace") -> None:
+        self.relation = _check_budget(epsilon, delta, relation)
+        self.epsilon, self.delta = float(epsilon), float(delta)
+        self._events: tuple[Event, ...] = ()
+
+    def charge(self, events: Sequence[Event], what: str) -> None:
+        """Record `events`, or raise BudgetExceededError and record nothing."""
+        self._check(self._events, events, "The ledger")
+        self._events = (*self._events, *events)
+
+    def events(self) -> tuple[Event, ...]:
+        """Everything charged so far."""
+        return self._events
+
+
+class Ledger(BudgetLedger):
+    """A ledger in a file: append-only, hash-chained, locked while it is read and written.
+
+    Use `create`, `open` or `open_or_create`. Guarantee: docs/proofs/ledger.md.
+    """
+
+    def __init__(self, path: Path, chain: Chain) -> None:
+        self.path = path
+        self.epsilon, self.delta = chain.header.epsilon, chain.header.delta
+        self.relation = chain.header.relation
+        self.created = chain.header.created
+        self._header_hash = chain.header.hash
+        self._seen = chain.head
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        epsilon: float,
+        delta: float,
+        relation: str = "replace",
+    ) -> Ledger:
+        """A new ledger; only what an interrupted creation left behind is ever replaced."""
+        checked = _check_budget(epsilon, delta, relation)
+        file = resolved(path)
+        with locked(file, write=True, create=True) as fd:
+            if not creation_unfinished(read_all(fd)) or head_path(file).exists():
+                raise LedgerError(
+                    f"{file.name} or {file.name}.head exists already. Name another file, or use "
+                    "the ledger as it is."
+                )
+            line = header_line(
+                epsilon=float(epsilon), delta=float(delta), relation=checked, created=_now()
+            )
+            chain = parse_chain(line, None, file.name)
+            cut(fd, 0)
+            append(fd, line)
+            sync_folder(file.parent)
+            write_head(file, chain.head)
+        return cls(file, chain)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Ledger:
+        """An existing ledger, verified."""
+        file = resolved(path)
+        with locked(file, write=False) as fd:
+            return cls(file, parse_chain(read_all(fd), read_head(file), file.name))
+
+    @classmethod
+    def open_or_create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        epsilon: float,
+        delta: float,
+        relation: str = "replace",
+    ) -> Ledger:
+        """The ledger at `path`, whose budget must be the one named, or a new one."""
+        if not resolved(path).exists():
+            try:
+                return cls.create(path, epsilon=epsilon, delta=delta, relation=relation)
+            except LedgerError:
+                if not resolved(path).exists():
+                    raise  # otherwise another process was faster
+        ledger = cls.open(path)
+        if (ledger.epsilon, ledger.delta, ledger.relation) != (epsilon, delta, relation):
+            raise LedgerError(
+                f"{ledger.path.name} has the budget epsilon {ledger.epsilon:g}, delta "
+                f"{ledger.delta:g}, {ledger.relation}; asked for was epsilon {epsilon:g}, delta "
+                f"{delta:g}, {relation}. Ask for the same budget, or name another file."
+            )
+        return ledger
+
+    def charge(self, events: Sequence[Event], what: str) -> None:
+        """Record `events` durably, or raise: then nothing may be released.
+
+        Order: the line, fsync, the head, fsync. Whatever interrupts it leaves either no trace, a
+        torn last line (cut off by the next charge) or a whole line, which counts as spent.
+        """
+        asked = tuple(events)
+        with locked(self.path, write=True) as fd:
+            chain = self._verified(fd)
+            before = [event for entry in chain.entries for event in entry.events]
+            self._check(before, asked, self.path.name)
+            line = entry_line(head=chain.head, time=_now(), what=str(what), events=asked)
+            entry = parse_entry(line, chain.head, self.path.name)
+            if chain.torn_bytes or chain.head_behind:
+                cut(fd, chain.size)
+                write_head(self.path, chain.head)
+            append(fd, line)
+            self._seen = Head(count=entry.seq, hash=entry.hash)
+            write_head(self.path, self._seen)
+
+    def verify(self) -> Chain:
+        """Read the whole file again; raises LedgerError where it cannot be trusted."""
+        with locked(self.path, write=False) as fd:
+            return self._verified(fd)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Every charge, in order."""
+        return self.verify().entries
+
+    def events(self) -> tuple[Event, ...]:
+        """Everything charged so far, by any process."""
+        return tuple(event for entry in self.entries() for event in entry.events)
+
+    def _verified(self, fd: int) -> Chain:
+        chain = parse_chain(read_all(fd), read_head(self.path), self.path.name)
+        seen = self._seen
+        hashes = [chain.header.hash, *(entry.hash for entry in chain.entries)]
+        if hashes[0] != self._header_hash or hashes[seen.count : seen.count + 1] != [seen.hash]:
+            raise LedgerError(
+                f"{self.path.name} no longer holds the charges it held before: it was replaced by "
+                "another or an older copy. Restore the newest one."
+            )
+        self._seen = chain.head
+        return chain
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
