@@ -1,0 +1,262 @@
+"""Frames in, public and private blocks of numbers out, without a look at private values.
+
+An `Encoder` is fitted on public columns only and stored with a model; it turns a frame into a
+`Table`, the form in which every method receives data. Guarantee: docs/proofs/encoding.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from halfmask.encoding import Coding, coding_from_json, declared, learnt, level_codes
+from halfmask.errors import DataError, SchemaError
+from halfmask.frames import as_arrow, check_columns, numbers, texts
+from halfmask.reading import read_frame
+from halfmask.schema import Column, Label, Schema
+from halfmask.units import first_rows, unit_codes
+
+__all__ = ["Encoder", "Table", "read_frame"]
+
+Task = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Table:
+    """Rows as two blocks of float64, known to have norms of at most `public_norm`, `private_norm`.
+
+    `label` holds class codes (int64, positions in `classes`) or targets clamped to `label_bounds`.
+    `unit` holds the code of each row's unit, `rows` its position in the frame it came from.
+    `*_sources` name the column behind each feature of a block.
+    """
+
+    public: np.ndarray
+    private: np.ndarray
+    label: np.ndarray | None
+    unit: np.ndarray | None
+    rows: np.ndarray
+    public_norm: float
+    private_norm: float
+    public_names: tuple[str, ...]
+    private_names: tuple[str, ...]
+    public_sources: tuple[str, ...]
+    private_sources: tuple[str, ...]
+    label_private: bool
+    task: Task
+    classes: tuple[Any, ...] | None
+    label_bounds: tuple[float, float] | None
+    max_rows: int
+    schema: Schema | None
+
+    @property
+    def n(self) -> int:
+        """The number of rows, which is public."""
+        return len(self.rows)
+
+    @property
+    def units(self) -> int:
+        """The number of units of privacy: rows, unless a unit column was declared."""
+        return self.n if self.unit is None or not self.n else int(self.unit.max()) + 1
+
+    @classmethod
+    def from_arrays(
+        cls,
+        X: Any,
+        y: Any = None,
+        *,
+        row_norm: float = 1.0,
+        task: Task = "classification",
+        label_bounds: tuple[float, float] | None = None,
+    ) -> Table:
+        """A bare array: every column and the label private, rows clipped to `row_norm` (L2).
+
+        The set of classes present in `y` counts as public. A regression needs `label_bounds`.
+        """
+        from halfmask.bare_arrays import bare_label, bare_rows
+
+        block = bare_rows(X, row_norm)
+        label, classes = bare_label(y, len(block), task, label_bounds)
+        names = tuple(f"x{index}" for index in range(block.shape[1]))
+        return cls(
+            public=np.zeros((len(block), 0)),
+            private=block,
+            label=label,
+            unit=None,
+            rows=np.arange(len(block)),
+            public_norm=0.0,
+            private_norm=float(row_norm),
+            public_names=(),
+            private_names=names,
+            public_sources=(),
+            private_sources=names,
+            label_private=True,
+            task=task,
+            classes=classes,
+            label_bounds=label_bounds,
+            max_rows=1,
+            schema=None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Block:
+    """The columns of one role with their codings, in the order of the schema."""
+
+    columns: tuple[Column, ...]
+    codings: tuple[Coding, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        pairs = zip(self.columns, self.codings, strict=True)
+        return tuple(name for column, coding in pairs for name in coding.names(column.name))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        pairs = zip(self.columns, self.codings, strict=True)
+        return tuple(column.name for column, coding in pairs for _ in range(coding.width))
+
+    @property
+    def norm(self) -> float:
+        return math.sqrt(len(self.columns))
+
+    def encode(self, table: pa.Table) -> np.ndarray:
+        block = np.zeros((table.num_rows, sum(coding.width for coding in self.codings)))
+        start = 0
+        for column, coding in zip(self.columns, self.codings, strict=True):
+            coding.write(block[:, start : start + coding.width], table, column.name)
+            start += coding.width
+        return block
+
+
+class Encoder:
+    """Turns frames into tables. It holds the schema and what was learnt from public columns.
+
+    Guarantee: docs/proofs/encoding.md: equal for any two tables with equal public columns.
+    """
+
+    def __init__(self, schema: Schema, learnt: dict[str, Coding]) -> None:
+        open_columns = {column.name for column in schema.columns if declared(column) is None}
+        if set(learnt) != open_columns:
+            raise SchemaError("An encoder learns exactly the public columns left open.")
+        self.schema = schema
+        self._learnt = dict(learnt)
+        self._public = self._block("public")
+        self._private = self._block("private")
+
+    def _block(self, role: str) -> _Block:
+        columns = tuple(column for column in self.schema.columns if column.role == role)
+        codings = tuple(declared(column) or self._learnt[column.name] for column in columns)
+        return _Block(columns=columns, codings=codings)
+
+    @classmethod
+    def fit(cls, schema: Schema, frame: Any) -> Encoder:
+        """Learn levels, quantile bins and ranges of the public columns that leave them open."""
+        check_columns(frame, [column.name for column in schema.columns])
+        left_open = [column for column in schema.columns if declared(column) is None]
+        # Only these columns, all public, are handed to what learns.
+        table = as_arrow(frame, [column.name for column in left_open])
+        return cls(schema, {column.name: learnt(column, table) for column in left_open})
+
+    @property
+    def public_names(self) -> tuple[str, ...]:
+        return self._public.names
+
+    @property
+    def private_names(self) -> tuple[str, ...]:
+        return self._private.names
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all encoded features: the public block, then the private one."""
+        return (*self.public_names, *self.private_names)
+
+    def encode(
+        self, frame: Any, with_label: bool = True, *, with_unit: bool | None = None
+    ) -> Table:
+        """The frame's rows as a table; with a unit, each unit's first `max_rows` rows only.
+
+        Without the label (new rows to predict) every row is kept; `with_unit=False` keeps every
+        row of labelled data too, as an evaluation wants.
+        Guarantee: docs/proofs/units.md: which rows are kept does not depend on private values.
+        """
+        schema = self.schema
+        unit = schema.unit if (with_label if with_unit is None else with_unit) else None
+        names = [column.name for column in schema.columns]
+        names += [schema.label.name] if with_label else []
+        names += [unit.column] if unit else []
+        table = as_arrow(frame, names)
+        label = _label(table, schema.label) if with_label else None
+        public, private = self._public.encode(table), self._private.encode(table)
+        rows, codes = np.arange(table.num_rows), None
+        if unit is not None:
+            rows, codes = first_rows(unit_codes(texts(table, unit.column), unit.column), unit)
+            if len(rows) < table.num_rows:
+                public, private = public[rows], private[rows]
+                label = None if label is None else label[rows]
+        return Table(
+            public=public,
+            private=private,
+            label=label,
+            unit=codes,
+            rows=rows,
+            public_norm=self._public.norm,
+            private_norm=self._private.norm,
+            public_names=self._public.names,
+            private_names=self._private.names,
+            public_sources=self._public.sources,
+            private_sources=self._private.sources,
+            label_private=schema.label.role == "private",
+            task=schema.label.task,
+            classes=schema.label.classes,
+            label_bounds=schema.label.bounds,
+            max_rows=1 if schema.unit is None else schema.unit.max_rows,
+            schema=schema,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The schema, and what was learnt of public columns: nothing else is known."""
+        return {
+            "format": "halfmask-encoder-1",
+            "schema": self.schema.to_dict(),
+            "learnt": {name: coding.to_json() for name, coding in self._learnt.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Encoder:
+        """The inverse of `to_json`."""
+        if data.get("format") != "halfmask-encoder-1":
+            raise DataError("The stored encoder is of another format: train the model again.")
+        codings = {name: coding_from_json(coding) for name, coding in data["learnt"].items()}
+        return cls(Schema.from_dict(data["schema"]), codings)
+
+
+def _label(table: pa.Table, label: Label) -> np.ndarray:
+    """Class codes or clamped targets; a missing or foreign label is an error naming its row."""
+    if label.classes is None:
+        values = numbers(table, label.name)
+        _first_bad(
+            np.isnan(values), label.name, "the label is missing: remove the row or fill it in"
+        )
+        assert label.bounds is not None
+        low, high = label.bounds
+        clamped: np.ndarray = np.clip(values, low, high)
+        return clamped
+    words = texts(table, label.name)
+    missing = np.asarray(words.is_null())
+    _first_bad(missing, label.name, "the label is missing: remove the row or fill it in")
+    codes = level_codes(words, label.classes)
+    _first_bad(
+        codes < 0,
+        label.name,
+        "the label is not among the declared classes: correct it or add its class to the schema",
+    )
+    return codes
+
+
+def _first_bad(bad: np.ndarray, column: str, problem: str) -> None:
+    if bad.any():
+        raise DataError(f"Column {column!r}, row {int(bad.argmax()) + 1}: {problem}.")
