@@ -1,0 +1,225 @@
+"""ADMM sharing over parties that hold different columns of the same rows (A; Boyd et al. 2011, section 7.3).
+
+    minimise  Σ_i l(z_i, Y_i) + λ Σ_m R(x_m)   subject to  Σ_m D_m x_m = z
+
+One round: the central node finds z and the dual y from the shares it has, broadcasts Σ shares - z and y, and every
+party answers with its new share D_m x_m. `as-written` is Algorithm 1 of A, in which all parties move at once against
+the whole residual; it can diverge from three parties on. `sharing`, the default, gives each party 1/M of the residual and
+converges for any number. A's first round from zeros sends zeros; the rounds here start after it.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, cast, get_args
+
+import numpy as np
+
+from halfmask.errors import InputError
+from halfmask.vertical.block import Vector
+from halfmask.vertical.channel import Channel, Message, ask_all
+from halfmask.vertical.loss import LossName, loss_named
+
+Update = Literal["sharing", "as-written"]
+UPDATES: tuple[Update, ...] = get_args(Update)
+
+# Boyd et al. 2011, equation (3.13).
+_IMBALANCE, _RHO_FACTOR = 10.0, 2.0
+
+
+class DivergenceWarning(UserWarning):
+    """The residual of ADMM grows instead of shrinking."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmmConfig:
+    """What the coordinator decides; strength, regulariser and noise are the parties' own.
+
+    `tolerance` > 0 stops when both residuals are below it, relative and absolute as in Boyd et al. 2011, section 3.3.1.
+    """
+
+    loss: LossName = "logistic"
+    rho: float = 0.1
+    update: Update = "sharing"
+    rounds: int = 30
+    tolerance: float = 0.0
+    adapt_rho: bool = False
+
+    def __post_init__(self) -> None:
+        loss_named(self.loss)
+        if self.update not in UPDATES:
+            raise InputError(
+                f"Unknown update {self.update!r}: expected one of {', '.join(UPDATES)}."
+            )
+        if not (math.isfinite(self.rho) and self.rho > 0):
+            raise InputError(f"Expected rho > 0, got {self.rho}.")
+        if self.rounds < 1:
+            raise InputError(f"Expected rounds >= 1, got {self.rounds}.")
+        if not self.tolerance >= 0:
+            raise InputError(f"Expected tolerance >= 0, got {self.tolerance}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One finished round: its residuals, and whatever the simulation watched."""
+
+    number: int
+    primal_residual: float
+    dual_residual: float
+    rho: float
+    watched: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class AdmmState:
+    """All the coordinator knows: z, the dual, the last shares. Enough to resume after any finished round."""
+
+    z: Vector
+    dual: Vector
+    shares: dict[str, Vector]
+    rho: float
+    run: str
+    history: list[Round] = field(default_factory=list)
+
+    @property
+    def total(self) -> Vector:
+        """Σ shares."""
+        return cast(Vector, np.sum(list(self.shares.values()), axis=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmmResult:
+    """The rounds that were run, and the state after the last one."""
+
+    history: tuple[Round, ...]
+    converged: bool
+    state: AdmmState
+
+
+Watch = Callable[[int], Mapping[str, float]]
+
+
+def start_state(parties: tuple[str, ...], rows: int, rho: float) -> AdmmState:
+    """Everything at zero, whatever the data: the start is part of the guarantee's precondition."""
+    return AdmmState(
+        z=np.zeros(rows),
+        dual=np.zeros(rows),
+        shares={name: np.zeros(rows) for name in parties},
+        rho=rho,
+        run=secrets.token_hex(8),
+    )
+
+
+def run_admm(
+    channel: Channel,
+    targets: Vector,
+    config: AdmmConfig,
+    *,
+    state: AdmmState | None = None,
+    watch: Watch | None = None,
+) -> AdmmResult:
+    """Run the rounds that remain after `state` (or all of them); `watch` adds numbers to each round's record.
+
+    `targets` are -1 and +1 (numbers for the squared loss) and are known to the coordinator only, but for what the
+    broadcast dual tells: y_i = l'(z_i), whose sign is the label's. Pass hidden targets to prevent that.
+    """
+    targets = np.asarray(targets, dtype=np.float64)
+    names = channel.parties
+    state = state or start_state(names, len(targets), config.rho)
+    divisor = len(names) if config.update == "sharing" else 1
+    warned = False
+    for number in range(len(state.history) + 1, config.rounds + 1):
+        record, settled = _one_round(channel, targets, config, state, number, divisor)
+        if watch is not None:
+            record = Round(**{**vars(record), "watched": dict(watch(number))})
+        state.history.append(record)
+        if not warned and _grows(state.history):
+            warned = True
+            warnings.warn(
+                _growth_advice(config, len(names), number), DivergenceWarning, stacklevel=2
+            )
+        if settled:
+            return AdmmResult(history=tuple(state.history), converged=True, state=state)
+        if config.adapt_rho:
+            state.rho = _adapted(state.rho, record)
+    return AdmmResult(history=tuple(state.history), converged=False, state=state)
+
+
+def _one_round(
+    channel: Channel,
+    targets: Vector,
+    config: AdmmConfig,
+    state: AdmmState,
+    number: int,
+    divisor: int,
+) -> tuple[Round, bool]:
+    """z and dual from the last shares, then new shares; `state` changes only when every party has answered."""
+    loss = loss_named(config.loss)
+    penalty = state.rho / divisor
+    total = state.total
+    z = loss.prox(total + state.dual / penalty, targets, penalty, state.z)
+    dual = state.dual + penalty * (total - z)
+    request = Message(
+        kind="admm-share",
+        run=state.run,
+        round=number,
+        arrays={"residual": total - z, "dual": dual},
+        values={"rho": state.rho, "divisor": divisor},
+    )
+    replies = ask_all(channel, request, shapes={"share": targets.shape})
+    shares = {
+        name: np.asarray(reply.arrays["share"], np.float64) for name, reply in replies.items()
+    }
+
+    moved = np.sum(list(shares.values()), axis=0)
+    parties = len(shares)
+    primal = float(np.linalg.norm(moved - z)) / math.sqrt(parties)
+    # Per-party copies of z in the sharing form: share_m + (z - total)/M; their movement is the dual residual.
+    common = (z - state.z) / parties - (moved - total) / parties
+    dual_square = sum(
+        float(np.sum((shares[name] - state.shares[name] + common) ** 2)) for name in shares
+    )
+    record = Round(
+        number=number,
+        primal_residual=primal,
+        dual_residual=state.rho * math.sqrt(dual_square),
+        rho=state.rho,
+    )
+    scale = config.tolerance * math.sqrt(parties * len(targets))
+    size = math.sqrt(sum(float(s @ s) for s in shares.values()))
+    dual_size = math.sqrt(parties) * float(np.linalg.norm(dual))
+    settled = (
+        config.tolerance > 0
+        and record.primal_residual <= scale + config.tolerance * size
+        and record.dual_residual <= scale + config.tolerance * dual_size
+    )
+    state.z, state.dual, state.shares = z, dual, shares
+    return record, settled
+
+
+def _grows(history: list[Round]) -> bool:
+    """Whether, five rounds in, the residual lies above where it began."""
+    return len(history) >= 5 and history[-1].primal_residual > history[0].primal_residual
+
+
+def _growth_advice(config: AdmmConfig, parties: int, number: int) -> str:
+    text = f"The ADMM residual after round {number} is larger than after round 1."
+    if config.update == "as-written" and parties > 1:
+        return (
+            text
+            + f" Algorithm 1 of A can diverge, most of all from three parties on (here {parties}): "
+            "use update='sharing' or a larger rho."
+        )
+    return text + " Noise on the shares, or a rho that does not suit the data, does this."
+
+
+def _adapted(rho: float, record: Round) -> float:
+    if record.primal_residual > _IMBALANCE * record.dual_residual:
+        return rho * _RHO_FACTOR
+    if record.dual_residual > _IMBALANCE * record.primal_residual:
+        return rho / _RHO_FACTOR
+    return rho

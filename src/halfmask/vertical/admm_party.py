@@ -1,0 +1,184 @@
+"""A party's side of ADMM sharing: solve on its own columns, release one noisy number per row.
+
+What leaves the party is `share`, and only through a mechanism that was fixed, and charged, before the first round.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from scipy import sparse
+
+from halfmask.errors import InputError
+from halfmask.mechanisms.clipping import clip_rows
+from halfmask.mechanisms.noise import NoiseSource
+from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
+from halfmask.vertical.block import Ball, Block, Constraint, Regulariser, Vector
+from halfmask.vertical.sensitivity import column_sensitivity, row_sensitivity
+
+ShareNoiseName = Literal["none", "as-written", "column", "row"]
+SHARE_NOISES: tuple[ShareNoiseName, ...] = get_args(ShareNoiseName)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareNoise:
+    """How a share is protected.
+
+    none        the exact share leaves the party; no guarantee.
+    as-written  Eq. (8) of A: noise of std `std` on the coefficients. Unsound, no ε exists; kept for figures and audits.
+    column      isotropic noise scaled to the norm of the round's target (docs/proofs/admm_column.md).
+    row         coefficients in a ball of `radius`, targets clipped to ±`target_bound` (docs/proofs/admm_row.md).
+
+    `ratio` is μ = sensitivity / noise std of all rounds together, for one replaced row; rows are clipped to `row_norm`.
+    """
+
+    kind: ShareNoiseName = "none"
+    rounds: int = 0
+    ratio: float = 0.0
+    std: float = 0.0
+    row_norm: float = 1.0
+    radius: float = 1.0
+    target_bound: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in SHARE_NOISES:
+            raise InputError(
+                f"Unknown noise {self.kind!r}: expected one of {', '.join(SHARE_NOISES)}."
+            )
+        if self.kind in ("column", "row") and not (self.ratio > 0 and self.rounds > 0):
+            raise InputError(
+                f"Noise {self.kind!r} needs a ratio > 0 and rounds > 0, got {self.ratio} and {self.rounds}."
+            )
+
+    @property
+    def is_private(self) -> bool:
+        """Whether a guarantee exists."""
+        return self.kind in ("column", "row")
+
+
+class AdmmParty:
+    """Holds the block, the coefficients and the last released share of one party.
+
+    Guarantee: docs/proofs/admm_row.md, docs/proofs/admm_column.md.
+    """
+
+    def __init__(
+        self,
+        matrix: Any,
+        *,
+        strength: float,
+        regulariser: Regulariser = "l2",
+        constraint: Constraint = None,
+        noise: ShareNoise | None = None,
+        releaser: Releaser | None = None,
+        noise_source: NoiseSource | None = None,
+        name: str = "party",
+    ) -> None:
+        self.noise = noise or ShareNoise()
+        if self.noise.kind == "row":
+            if regulariser != "l2" or constraint is not None or not strength > 0:
+                raise InputError(
+                    "Row noise needs the l2 regulariser with a strength > 0, and brings its own ball: "
+                    "leave the constraint out."
+                )
+            constraint = Ball(radius=self.noise.radius)
+        self.block = Block(
+            bounded_rows(matrix, self.noise.row_norm) if self.noise.is_private else matrix
+        )
+        self.strength, self.regulariser, self.constraint = strength, regulariser, constraint
+        self.x: Vector = np.zeros(self.block.columns)
+        self.released: Vector = np.zeros(self.block.rows)
+        self._noise_source = noise_source
+        self._series = self._open_series(releaser, name) if self.noise.is_private else None
+        if self.noise.kind == "as-written" and noise_source is None:
+            raise InputError("As-written noise needs a noise source.")
+
+    def _open_series(self, releaser: Releaser | None, name: str) -> GaussianSeries:
+        if releaser is None:
+            raise InputError(f"Noise {self.noise.kind!r} needs a releaser with a ledger to charge.")
+        # Shares are released in units of their own bound for a replaced row, so the series has sensitivity 1
+        # whatever the transcript does to the bound; for `row` a withheld row costs at most 1/√2 of it.
+        withhold = math.sqrt(0.5) if self.noise.kind == "row" else 1.0
+        return releaser.gaussian_series(
+            sensitivity=Sensitivity(replace=1.0, withhold=withhold),
+            noise_std=math.sqrt(self.noise.rounds) / self.noise.ratio,
+            count=self.noise.rounds,
+            what=f"ADMM shares of {name} ({self.noise.kind} noise)",
+        )
+
+    @property
+    def _exact_ridge(self) -> bool:
+        return self.regulariser == "l2" and self.constraint is None
+
+    def share(self, *, residual: Vector, dual: Vector, rho: float, divisor: int) -> Vector:
+        """One round: the target from the transcript, the solution, and what is released of it.
+
+        `residual` is Σ shares - z of the last round, `divisor` is 1 as written and the number of parties in the
+        sharing form.
+        """
+        target = self.released - residual / divisor - dual / rho
+        if self.noise.kind == "row":
+            target = np.clip(target, -self.noise.target_bound, self.noise.target_bound)
+        kappa = self.strength / rho
+        self.x = self.block.solve(
+            target,
+            kappa=kappa,
+            regulariser=self.regulariser,
+            constraint=self.constraint,
+            start=self.x,
+        )
+        if self.noise.kind == "as-written":
+            assert self._noise_source is not None
+            self.x = self.x + self._noise_source.gaussian(self.x.shape, self.noise.std)
+        exact = self.block.scores(self.x)
+        self.released = exact if self._series is None else self._protect(exact, target, kappa)
+        return self.released
+
+    def _protect(self, exact: Vector, target: Vector, kappa: float) -> Vector:
+        assert self._series is not None
+        noise = self.noise
+        if noise.kind == "row":
+            bound = row_sensitivity(
+                target_bound=noise.target_bound,
+                kappa=kappa,
+                row_norm=noise.row_norm,
+                radius=noise.radius,
+            ).replace
+        else:
+            bound = column_sensitivity(
+                target_norm=float(np.linalg.norm(target)),
+                kappa=kappa,
+                row_norm=noise.row_norm,
+                exact_ridge=self._exact_ridge,
+            ).replace
+            if not self._exact_ridge:
+                # The proof puts the exact solution in this ball; putting the computed one there too makes the
+                # bound hold however well the proximal solver converged.
+                exact = target / 2 + Ball(radius=bound / 2).project(exact - target / 2)
+        if bound == 0.0:
+            return np.zeros_like(exact)
+        return bound * self._series.release(exact / bound)
+
+    def penalty(self) -> float:
+        """λR(x), exact: for the simulation's objective, not covered by any guarantee."""
+        if self.regulariser == "none":
+            return 0.0
+        size = np.abs(self.x).sum() if self.regulariser == "l1" else 0.5 * self.x @ self.x
+        return self.strength * float(size)
+
+
+def bounded_rows(matrix: Any, norm: float) -> Any:
+    """Rows scaled down to at most `norm`, rows that are not finite zero; sparse matrices stay sparse."""
+    if not sparse.issparse(matrix):
+        return clip_rows(np.asarray(matrix, dtype=np.float64), norm)
+    rows = sparse.csr_array(matrix).astype(np.float64)
+    norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+    broken = ~np.isfinite(norms)
+    scale = np.minimum(1.0, norm / np.maximum(norms, 1e-300))
+    scale[broken] = 0.0
+    # An error would tell whether some private cell is not finite; such rows count as zero instead.
+    rows.data[~np.isfinite(rows.data)] = 0.0
+    return sparse.csr_array(sparse.diags_array(scale) @ rows)
