@@ -61,7 +61,8 @@ def test_column_bound_is_never_exceeded(seed, kappa, scale, tau):
 
 @pytest.mark.parametrize("kappa", [0.01, 0.25, 1.0, 4.0])
 def test_column_bound_is_nearly_reached(kappa):
-    # Two columns of one row each, turned by a small angle, with the singular value that hurts most: s = √κ.
+    # Two columns of one row each, turned by a small angle, with the singular value that hurts
+    # most: s = √κ.
     s, angle = np.sqrt(kappa), 1e-4
     matrix = np.array([[s], [0.0]])
     turned = s * np.array([[np.cos(angle)], [np.sin(angle)]])
@@ -124,7 +125,8 @@ def test_row_bound_is_never_exceeded(seed, kappa, radius, bound, norm):
     matrix = clipped(rng.normal(size=(rows, columns)) * 10 ** rng.uniform(-2, 1), norm)
     target = np.clip(rng.normal(size=rows) * 10 ** rng.uniform(-1, 2), -bound, bound)
     one, other = matrix.copy(), matrix.copy()
-    # Most damage is done by full-length rows with an extreme target, opposite or orthogonal to each other.
+    # Most damage is done by full-length rows with an extreme target, opposite or orthogonal to
+    # each other.
     one[0] = clipped(rng.normal(size=columns) * 1e6, norm)
     other[0] = (
         rng.choice([-1.0, 1.0]) * one[0]
@@ -189,7 +191,9 @@ def test_row_bound_refuses_degenerate_limits(field):
 
 
 def test_lemma_1_of_the_paper_is_exceeded():
-    """Unit rows in both tables, one column moved by less than 1, coefficients and dual within A's bound b1."""
+    """Unit rows in both tables, one column moved by less than 1, coefficients and dual within A's
+    bound b1.
+    """
     columns, rows, rho, parties, strength = 50, 64, 100.0, 2, 1e-6
     rng = np.random.default_rng(0)
     pairs = clipped(rng.normal(size=(rows // 2, columns - 1)) * 1e6, np.sqrt(1 - 1 / 256))
@@ -223,7 +227,9 @@ def test_lemma_1_of_the_paper_is_exceeded():
 
 
 def test_as_written_noise_is_refuted_by_one_share():
-    """Eq. (8): the share D(x + ξ) lies in the column space of D, so one projection names the table."""
+    """Eq. (8): the share D(x + ξ) lies in the column space of D, so one projection names the
+    table.
+    """
     rng = np.random.default_rng(1)
     one = clipped(rng.normal(size=(30, 4)) * 1e6, 1.0)
     other = one.copy()

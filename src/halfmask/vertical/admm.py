@@ -1,11 +1,13 @@
-"""ADMM sharing over parties that hold different columns of the same rows (A; Boyd et al. 2011, section 7.3).
+"""ADMM sharing over parties that hold different columns of the same rows (A; Boyd et al. 2011,
+section 7.3).
 
     minimise  Σ_i l(z_i, Y_i) + λ Σ_m R(x_m)   subject to  Σ_m D_m x_m = z
 
-One round: the central node finds z and the dual y from the shares it has, broadcasts Σ shares - z and y, and every
-party answers with its new share D_m x_m. `as-written` is Algorithm 1 of A, in which all parties move at once against
-the whole residual; it can diverge from three parties on. `sharing`, the default, gives each party 1/M of the residual and
-converges for any number. A's first round from zeros sends zeros; the rounds here start after it.
+One round: the central node finds z and the dual y from the shares it has, broadcasts Σ shares - z
+and y, and every party answers with its new share D_m x_m. `as-written` is Algorithm 1 of A, in
+which all parties move at once against the whole residual; it can diverge from three parties on.
+`sharing`, the default, gives each party 1/M of the residual and converges for any number. A's
+first round from zeros sends zeros; the rounds here start after it.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class DivergenceWarning(UserWarning):
 class AdmmConfig:
     """What the coordinator decides; strength, regulariser and noise are the parties' own.
 
-    `tolerance` > 0 stops when both residuals are below it, relative and absolute as in Boyd et al. 2011, section 3.3.1.
+    `tolerance` > 0 stops when both residuals are below it, relative and absolute as in Boyd et al.
+    2011, section 3.3.1.
     """
 
     loss: LossName = "logistic"
@@ -76,7 +79,9 @@ class Round:
 
 @dataclass
 class AdmmState:
-    """All the coordinator knows: z, the dual, the last shares. Enough to resume after any finished round."""
+    """All the coordinator knows: z, the dual, the last shares. Enough to resume after any finished
+    round.
+    """
 
     z: Vector
     dual: Vector
@@ -122,10 +127,12 @@ def run_admm(
     state: AdmmState | None = None,
     watch: Watch | None = None,
 ) -> AdmmResult:
-    """Run the rounds that remain after `state` (or all of them); `watch` adds numbers to each round's record.
+    """Run the rounds that remain after `state` (or all of them); `watch` adds numbers to each
+    round's record.
 
-    `targets` are -1 and +1 (numbers for the squared loss) and are known to the coordinator only, but for what the
-    broadcast dual tells: y_i = l'(z_i), whose sign is the label's. Pass hidden targets to prevent that.
+    `targets` are -1 and +1 (numbers for the squared loss) and are known to the coordinator only,
+    but for what the broadcast dual tells: y_i = l'(z_i), whose sign is the label's. Pass hidden
+    targets to prevent that.
     """
     targets = np.asarray(targets, dtype=np.float64)
     names = channel.parties
@@ -157,7 +164,9 @@ def _one_round(
     number: int,
     divisor: int,
 ) -> tuple[Round, bool]:
-    """z and dual from the last shares, then new shares; `state` changes only when every party has answered."""
+    """z and dual from the last shares, then new shares; `state` changes only when every party has
+    answered.
+    """
     loss = loss_named(config.loss)
     penalty = state.rho / divisor
     total = state.total
@@ -178,7 +187,8 @@ def _one_round(
     moved = np.sum(list(shares.values()), axis=0)
     parties = len(shares)
     primal = float(np.linalg.norm(moved - z)) / math.sqrt(parties)
-    # Per-party copies of z in the sharing form: share_m + (z - total)/M; their movement is the dual residual.
+    # Per-party copies of z in the sharing form: share_m + (z - total)/M; their movement is the
+    # dual residual.
     common = (z - state.z) / parties - (moved - total) / parties
     dual_square = sum(
         float(np.sum((shares[name] - state.shares[name] + common) ** 2)) for name in shares

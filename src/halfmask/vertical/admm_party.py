@@ -1,6 +1,7 @@
 """A party's side of ADMM sharing: solve on its own columns, release one noisy number per row.
 
-What leaves the party is `share`, and only through a mechanism that was fixed, and charged, before the first round.
+What leaves the party is `share`, and only through a mechanism that was fixed, and charged, before
+the first round.
 """
 
 from __future__ import annotations
@@ -28,11 +29,15 @@ class ShareNoise:
     """How a share is protected.
 
     none        the exact share leaves the party; no guarantee.
-    as-written  Eq. (8) of A: noise of std `std` on the coefficients. Unsound, no ε exists; kept for figures and audits.
-    column      isotropic noise scaled to the norm of the round's target (docs/proofs/admm_column.md).
-    row         coefficients in a ball of `radius`, targets clipped to ±`target_bound` (docs/proofs/admm_row.md).
+    as-written  Eq. (8) of A: noise of std `std` on the coefficients. Unsound, no ε exists;
+                kept for figures and audits.
+    column      isotropic noise scaled to the norm of the round's target
+                (docs/proofs/admm_column.md).
+    row         coefficients in a ball of `radius`, targets clipped to ±`target_bound`
+                (docs/proofs/admm_row.md).
 
-    `ratio` is μ = sensitivity / noise std of all rounds together, for one replaced row; rows are clipped to `row_norm`.
+    `ratio` is μ = sensitivity / noise std of all rounds together, for one replaced row; rows are
+    clipped to `row_norm`.
     """
 
     kind: ShareNoiseName = "none"
@@ -50,7 +55,8 @@ class ShareNoise:
             )
         if self.kind in ("column", "row") and not (self.ratio > 0 and self.rounds > 0):
             raise InputError(
-                f"Noise {self.kind!r} needs a ratio > 0 and rounds > 0, got {self.ratio} and {self.rounds}."
+                f"Noise {self.kind!r} needs a ratio > 0 and rounds > 0, "
+                f"got {self.ratio} and {self.rounds}."
             )
 
     @property
@@ -81,8 +87,8 @@ class AdmmParty:
         if self.noise.kind == "row":
             if regulariser != "l2" or constraint is not None or not strength > 0:
                 raise InputError(
-                    "Row noise needs the l2 regulariser with a strength > 0, and brings its own ball: "
-                    "leave the constraint out."
+                    "Row noise needs the l2 regulariser with a strength > 0, and brings its own "
+                    "ball: leave the constraint out."
                 )
             constraint = Ball(radius=self.noise.radius)
         self.block = Block(
@@ -99,8 +105,9 @@ class AdmmParty:
     def _open_series(self, releaser: Releaser | None, name: str) -> GaussianSeries:
         if releaser is None:
             raise InputError(f"Noise {self.noise.kind!r} needs a releaser with a ledger to charge.")
-        # Shares are released in units of their own bound for a replaced row, so the series has sensitivity 1
-        # whatever the transcript does to the bound; for `row` a withheld row costs at most 1/√2 of it.
+        # Shares are released in units of their own bound for a replaced row, so the series has
+        # sensitivity 1 whatever the transcript does to the bound; for `row` a withheld row costs
+        # at most 1/√2 of it.
         withhold = math.sqrt(0.5) if self.noise.kind == "row" else 1.0
         return releaser.gaussian_series(
             sensitivity=Sensitivity(replace=1.0, withhold=withhold),
@@ -116,8 +123,8 @@ class AdmmParty:
     def share(self, *, residual: Vector, dual: Vector, rho: float, divisor: int) -> Vector:
         """One round: the target from the transcript, the solution, and what is released of it.
 
-        `residual` is Σ shares - z of the last round, `divisor` is 1 as written and the number of parties in the
-        sharing form.
+        `residual` is Σ shares - z of the last round, `divisor` is 1 as written and the number of
+        parties in the sharing form.
         """
         target = self.released - residual / divisor - dual / rho
         if self.noise.kind == "row":
@@ -155,8 +162,8 @@ class AdmmParty:
                 exact_ridge=self._exact_ridge,
             ).replace
             if not self._exact_ridge:
-                # The proof puts the exact solution in this ball; putting the computed one there too makes the
-                # bound hold however well the proximal solver converged.
+                # The proof puts the exact solution in this ball; putting the computed one there
+                # too makes the bound hold however well the proximal solver converged.
                 exact = target / 2 + Ball(radius=bound / 2).project(exact - target / 2)
         if bound == 0.0:
             return np.zeros_like(exact)
@@ -171,7 +178,9 @@ class AdmmParty:
 
 
 def bounded_rows(matrix: Any, norm: float) -> Any:
-    """Rows scaled down to at most `norm`, rows that are not finite zero; sparse matrices stay sparse."""
+    """Rows scaled down to at most `norm`, rows that are not finite zero; sparse matrices stay
+    sparse.
+    """
     if not sparse.issparse(matrix):
         return clip_rows(np.asarray(matrix, dtype=np.float64), norm)
     rows = sparse.csr_array(matrix).astype(np.float64)

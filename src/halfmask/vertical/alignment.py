@@ -1,8 +1,9 @@
 """The same rows in the same order at every party, or an error: never a silent join.
 
-Every party sorts its rows by id and sends one keyed hash per id, the key being fresh for every run. The hashes of
-two parties agree, position by position, exactly when they hold the same ids once each. Whoever knows an id can look
-for it among the hashes: the set of rows is public in vertical learning, and the statement says so.
+Every party sorts its rows by id and sends one keyed hash per id, the key being fresh for every
+run. The hashes of two parties agree, position by position, exactly when they hold the same ids
+once each. Whoever knows an id can look for it among the hashes: the set of rows is public in
+vertical learning, and the statement says so.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def row_order(ids: Sequence[Any], who: str) -> npt.NDArray[np.intp]:
-    """The order that sorts `ids` as text; a missing or repeated id is an error that names how many."""
+    """The order that sorts `ids` as text; a missing or repeated id is an error that names how
+    many.
+    """
     texts = np.array([_as_text(value) for value in ids], dtype=object)
     absent = sum(text == "" for text in texts)
     if absent:
@@ -56,8 +59,9 @@ def check_alignment(hashes: Mapping[str, Hashes], *, against: str) -> int:
         extra = len(np.setdiff1d(own, reference))
         if lacking or extra:
             raise DataError(
-                f"The ids of {name!r} and {against!r} differ: {name!r} lacks {lacking} of its rows and has "
-                f"{extra} others. Give every party exactly the same ids; rows are never dropped silently."
+                f"The ids of {name!r} and {against!r} differ: {name!r} lacks {lacking} of its rows "
+                f"and has {extra} others. Give every party exactly the same ids; rows are never "
+                "dropped silently."
             )
         raise DataError(f"The ids of {name!r} and {against!r} are in different orders: sort by id.")
     return len(reference)

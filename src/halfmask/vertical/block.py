@@ -2,8 +2,8 @@
 
     x = argmin  ½‖Dx - a‖² + κ R(x)  over a convex set,   R one of ½‖x‖², ‖x‖₁, 0
 
-The smaller of the two Gram matrices is decomposed once into eigenvectors; every later round, every κ and
-every radius of a ball then costs two products with D. Sparse blocks stay sparse.
+The smaller of the two Gram matrices is decomposed once into eigenvectors; every later round, every
+κ and every radius of a ball then costs two products with D. Sparse blocks stay sparse.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ class Block:
         constraint: Constraint = None,
         start: Vector | None = None,
     ) -> Vector:
-        """The x above; `start` only speeds up the proximal solver, the answer does not depend on it."""
+        """The x above; `start` only speeds up the proximal solver, the answer does not depend on
+        it.
+        """
         strength = 0.0 if regulariser == "none" else kappa
         if regulariser != "l1" and not isinstance(constraint, Box):
             return self._ridge(target, strength, constraint)
@@ -157,7 +159,9 @@ class Block:
         constraint: Constraint,
         start: Vector | None,
     ) -> Vector:
-        """Accelerated proximal gradient with restarts on the Gram matrix (Beck and Teboulle 2009)."""
+        """Accelerated proximal gradient with restarts on the Gram matrix (Beck and Teboulle
+        2009).
+        """
         linear = self.correlate(target)
         ridge = kappa if regulariser == "l2" else 0.0
         curvature = max(float(self._spectrum[0][-1]) + ridge, 1e-300)
@@ -170,8 +174,8 @@ class Block:
             moved = ahead - (product + ridge * ahead - linear) / curvature
             if threshold:
                 moved = np.sign(moved) * np.maximum(np.abs(moved) - threshold, 0.0)
-            # Soft threshold, then projection, is the proximal map of the sum: both are separable for a
-            # box around 0, and the ball only scales (‖·‖₁ is positively homogeneous).
+            # Soft threshold, then projection, is the proximal map of the sum: both are separable
+            # for a box around 0, and the ball only scales (‖·‖₁ is positively homogeneous).
             new = moved if constraint is None else constraint.project(moved)
             if float(np.linalg.norm(new - ahead)) <= tolerance:
                 return cast(Vector, new)
@@ -184,7 +188,9 @@ class Block:
 
 
 def _multiplier(squares: Vector, shifted: Vector, radius: float) -> float:
-    """ν > 0 with Σ squares/(shifted + ν)² = radius², by Newton on 1/‖x(ν)‖, which is concave in ν."""
+    """ν > 0 with Σ squares/(shifted + ν)² = radius², by Newton on 1/‖x(ν)‖, which is concave in
+    ν.
+    """
     nu = 0.0
     for _ in range(200):
         inverse = 1 / (shifted + nu)

@@ -1,7 +1,7 @@
 """The privacy claims of A (Learning Privately over Distributed Features), kept for comparison only.
 
-They are formulas of the paper, not guarantees of this package: Lemma 1 is false (docs/proofs/admm_column.md),
-so nothing here is ever printed as an epsilon of a run.
+They are formulas of the paper, not guarantees of this package: Lemma 1 is false
+(docs/proofs/admm_column.md), so nothing here is ever printed as an epsilon of a run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from halfmask.errors import InputError
 def lemma_1(
     *, columns: int, rho: float, strength: float, curvature: float, parties: int, norm_bound: float
 ) -> float:
-    """A's claimed sensitivity 3/(d_m ρ)·[λc₁ + (1 + Mρ)b₁]. False: unit rows do not make DᵀD = d_m I."""
+    """A's claimed sensitivity 3/(d_m ρ)·[λc₁ + (1 + Mρ)b₁]. False: unit rows do not make DᵀD = d_m
+    I.
+    """
     return 3 / (columns * rho) * (strength * curvature + (1 + parties * rho) * norm_bound)
 
 
@@ -37,7 +39,7 @@ def corollary_1(
 def exact_ratio(*, epsilon: float, delta: float, rounds: int) -> float:
     """μ = √T·ε/√(2 ln(1.25/δ)): the same noise composed exactly, under A's own sensitivity.
 
-    `halfmask.accounting.gaussian.gaussian_epsilon(μ, δ)` turns it into the ε that A's noise would have if
-    Lemma 1 were true.
+    `halfmask.accounting.gaussian.gaussian_epsilon(μ, δ)` turns it into the ε that A's noise would
+    have if Lemma 1 were true.
     """
     return math.sqrt(rounds) / theorem_1_noise(epsilon=epsilon, delta=delta, sensitivity=1.0)

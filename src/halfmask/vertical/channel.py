@@ -1,9 +1,10 @@
 """What parties and coordinator say to each other, and the way it travels.
 
-A channel delivers one request to every party and brings back one reply from each. The one here calls the
-parties in this process; `flower_app` carries the same messages between organisations. Every reply is checked
-before it is used: a party that is silent, late, double, from another run, of a wrong length or not finite ends the
-round with an error that names it, and nothing half-done is kept.
+A channel delivers one request to every party and brings back one reply from each. The one here
+calls the parties in this process; `flower_app` carries the same messages between organisations.
+Every reply is checked before it is used: a party that is silent, late, double, from another run,
+of a wrong length or not finite ends the round with an error that names it, and nothing half-done
+is kept.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ class LocalChannel:
 def ask_all(
     channel: Channel, request: Message, *, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Message]:
-    """Send `request` to every party; return replies that hold the arrays of `shapes`, finite and of this run."""
+    """Send `request` to every party; return replies that hold the arrays of `shapes`, finite and
+    of this run.
+    """
     replies = channel.exchange(dict.fromkeys(channel.parties, request))
     missing = [name for name in channel.parties if name not in replies]
     if missing:

@@ -58,8 +58,9 @@ class Logistic:
         return cast(Vector, expit(scores) - (1 + targets) / 2)
 
     def prox(self, points: Vector, targets: Vector, c: float, start: Vector) -> Vector:
-        # The derivative expit(z) + c z - (level) is increasing and expit lies in (0, 1), so the root lies
-        # in [low, low + 1/c]; Newton steps that leave the shrinking bracket are replaced by bisection.
+        # The derivative expit(z) + c z - (level) is increasing and expit lies in (0, 1), so the
+        # root lies in [low, low + 1/c]; Newton steps that leave the shrinking bracket are replaced
+        # by bisection.
         level = c * points + (1 + targets) / 2
         low = (level - 1) / c
         high = level / c
@@ -109,7 +110,8 @@ class Hinge:
 
     def prox(self, points: Vector, targets: Vector, c: float, start: Vector) -> Vector:
         margin = targets * points
-        # Either the hinge is active all the way (a shift by 1/c), or not at all, or z stops at the kink.
+        # Either the hinge is active all the way (a shift by 1/c), or not at all, or z stops at the
+        # kink.
         return cast(Vector, targets * np.maximum(margin, np.minimum(margin + 1 / c, 1.0)))
 
 

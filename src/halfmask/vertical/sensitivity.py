@@ -12,14 +12,16 @@ from dataclasses import dataclass
 
 from halfmask.errors import InputError
 
-# Shares are computed in floating point (an eigendecomposition and a scalar root, relative error below 1e-9
-# on everything we tested); the bounds are widened by far more than that.
+# Shares are computed in floating point (an eigendecomposition and a scalar root, relative error
+# below 1e-9 on everything we tested); the bounds are widened by far more than that.
 SLACK = 1 + 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShareSensitivity:
-    """Bounds on the ℓ2 distance of two shares, for one replaced row, one withheld row, one moved column."""
+    """Bounds on the ℓ2 distance of two shares, for one replaced row, one withheld row, one moved
+    column.
+    """
 
     replace: float
     withhold: float
@@ -62,8 +64,8 @@ def row_sensitivity(
 ) -> ShareSensitivity:
     """Every |a_i| <= target_bound, every row norm <= row_norm, ‖x‖ <= radius, κ/2·‖x‖² added.
 
-    Replace: Δ² <= (2rB)² + max over 0 <= h <= 2B of min{½A², 2rAh} - κh², with A = rB + b; withhold: half of
-    each amplitude. Guarantee: docs/proofs/admm_row.md.
+    Replace: Δ² <= (2rB)² + max over 0 <= h <= 2B of min{½A², 2rAh} - κh², with A = rB + b;
+    withhold: half of each amplitude. Guarantee: docs/proofs/admm_row.md.
     """
     if not (target_bound > 0 and radius > 0 and row_norm > 0 and kappa >= 0):
         raise InputError(
