@@ -1,0 +1,98 @@
+"""Published data files, found in a folder and checked against the hash of their unpacked content."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from halfmask.errors import DataError
+
+SHA256 = {
+    "a9a": "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
+    "a9a.t": "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
+    "adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+    "adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+    "location30.csv": "2ca8f7fc231251e089823e44d39f2d1eed124574cc351c7f80368cfe631dd718",
+    "mnist-train-images-idx3-ubyte": (
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
+    ),
+    "mnist-train-labels-idx1-ubyte": (
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
+    ),
+    "mnist-t10k-images-idx3-ubyte": (
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
+    ),
+    "mnist-t10k-labels-idx1-ubyte": (
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
+    ),
+}
+
+_UNPACK: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda content: content,
+    ".xz": lzma.decompress,
+    ".gz": gzip.decompress,
+    ".bz2": bz2.decompress,
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Split:
+    """Training and test rows; `x_*` is dense or a scipy CSR matrix, as the loader says."""
+
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+
+
+def data_dir(folder: str | Path | None) -> Path:
+    """The folder given, or the one that HALFMASK_DATA names."""
+    chosen = folder or os.environ.get("HALFMASK_DATA")
+    if not chosen:
+        raise DataError(
+            "No folder of data files was given: pass one, or set HALFMASK_DATA to a folder that "
+            "holds the published files."
+        )
+    if not Path(chosen).is_dir():
+        raise DataError(f"{chosen} is not a folder: pass the folder that holds the data files.")
+    return Path(chosen)
+
+
+def unpacked(file: Path) -> bytes:
+    """The content of a file, decompressed by its suffix."""
+    unpack = _UNPACK.get(file.suffix, _UNPACK[""])
+    try:
+        return unpack(file.read_bytes())
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, ValueError):
+        raise DataError(f"{file} cannot be read or unpacked: copy it again.") from None
+
+
+def find_file(folder: Path, name: str) -> Path:
+    """The file `name` of a folder, plain or packed."""
+    for suffix in _UNPACK:
+        file = folder / f"{name}{suffix}"
+        if file.is_file():
+            return file
+    raise DataError(f"{folder} has no file {name} (nor {name}.xz, .gz or .bz2): put it there.")
+
+
+def check_sha256(content: bytes, expected: str, name: str) -> bytes:
+    """The content, if it is what was published."""
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise DataError(f"{name} is not the published file (its SHA-256 differs): fetch it again.")
+    return content
+
+
+def read_published(folder: str | Path | None, name: str) -> bytes:
+    """The unpacked content of a published file, checked against its hash."""
+    file = find_file(data_dir(folder), name)
+    return check_sha256(unpacked(file), SHA256[name], str(file))
