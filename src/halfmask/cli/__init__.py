@@ -1,0 +1,151 @@
+"""The command line: `halfmask COMMAND`, each command loaded only when it is called.
+
+Exit codes: 0, 2 for bad input, 3 where the budget would be exceeded, 4 where an audit refutes a
+claim; 130 after Ctrl-C, 141 where the reader of a pipe has left, 1 for a defect of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NoReturn
+
+import click
+
+from halfmask.errors import HalfmaskError
+
+# name: (module:attribute, what `halfmask --help` says), so that help needs no import of the command
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("halfmask.cli.init:init", "Write a schema template for a file: names and types only."),
+    "plan": ("halfmask.cli.plan:plan", "Noise, steps and error to expect, before touching data."),
+    "train": ("halfmask.cli.train:train", "Train a model under a privacy budget."),
+    "predict": ("halfmask.cli.predict:predict", "Predict with a trained model."),
+    "evaluate": ("halfmask.cli.evaluate:evaluate", "Score a model on rows of yours."),
+    "compare": ("halfmask.cli.compare:compare", "Several methods side by side under one budget."),
+    "report": ("halfmask.cli.report:report", "Write a model's guarantee and curves as a web page."),
+    "audit": ("halfmask.cli.audit:audit", "Attack a model or mechanism and test its epsilon."),
+    "account": (
+        "halfmask.cli.account:account",
+        "Epsilon from noise and steps, or noise from epsilon.",
+    ),
+    "vertical": ("halfmask.cli.vertical:vertical", "Columns held by different organisations."),
+    "reproduce": ("halfmask.cli.reproduce:reproduce", "Run a published experiment again."),
+    "bench": ("halfmask.cli.bench:bench", "Time us against other packages, side by side."),
+    "ledger": ("halfmask.cli.ledger:ledger", "Create, show and verify a data set's budget."),
+    "demo": ("halfmask.cli.demo:demo", "All of it in a minute, on the embedded census data."),
+}
+
+_EXTRAS = {"torch": "torch", "flwr": "flower", "matplotlib": "plot"}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called, and turns errors into exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands whose module is part of this installation."""
+        return [name for name, (target, _) in COMMANDS.items() if find_spec(target.split(":")[0])]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module, attribute = COMMANDS[cmd_name][0].split(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _errors_for_the_user():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _errors_for_the_user() -> Iterator[None]:
+    try:
+        yield
+    except HalfmaskError as error:
+        _end(str(error), error.exit_code)
+    except click.exceptions.Exit:
+        raise
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("Interrupted.", err=True)
+        raise click.exceptions.Exit(130) from None
+    except click.ClickException as error:
+        error.show()
+        raise click.exceptions.Exit(max(error.exit_code, 2)) from error
+    except BrokenPipeError:
+        _silence_stdout()
+        raise click.exceptions.Exit(141) from None
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        _end(f"{name}{error.strerror or 'cannot be read or written'}.", 2)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package not in _EXTRAS:
+            _defect(error)
+        _end(f"This needs {package}: run pip install 'halfmask[{_EXTRAS[package]}]'.", 2)
+    except Exception as error:
+        _defect(error)
+
+
+def _end(message: str, exit_code: int) -> NoReturn:
+    click.echo(f"Error: {message}", err=True)
+    raise click.exceptions.Exit(exit_code)
+
+
+def _defect(error: Exception) -> NoReturn:
+    """Say where, not what: the text of a foreign exception may quote a private value."""
+    if os.environ.get("HALFMASK_DEBUG"):
+        raise error
+    place, trace = "?", error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if f"{os.sep}halfmask{os.sep}" in file:
+            place = f"{os.path.basename(file)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    _end(
+        f"Unexpected {type(error).__name__} at {place}. This is a defect of halfmask; please "
+        "report it. HALFMASK_DEBUG=1 shows the traceback, which may quote your data.",
+        1,
+    )
+
+
+def _silence_stdout() -> None:
+    # The interpreter flushes standard output once more when it ends.
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        from halfmask import __version__
+
+        click.echo(f"halfmask {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
+def main() -> None:
+    """Train models on tables in which only part of each row is private.
+
+    Start with `halfmask demo`, or with `halfmask init FILE --label COLUMN > schema.toml`.
+    Every command takes --json and --help.
+    """
