@@ -19,6 +19,10 @@ from halfmask.schema import MISSING_WORDS, level_text, suggest
 
 TEXT = pa.large_string()
 
+# Made without pa.scalar and pa.array, which import pandas to look at Python values.
+_NO_TEXT = pa.nulls(1, TEXT)[0]
+_MISSING = rf"\A({'|'.join(MISSING_WORDS)})\z"
+
 
 def check_columns(frame: Any, names: Sequence[str]) -> None:
     """Every name is there once; no value is read."""
@@ -100,8 +104,8 @@ def texts(table: pa.Table, name: str) -> pa.ChunkedArray:
         raise DataError(
             f"Column {name!r} holds {kind}, which is neither text nor a number: convert it to text."
         ) from None
-    missing = pc.is_in(values, value_set=pa.array(MISSING_WORDS, TEXT))
-    return pc.if_else(missing, pa.scalar(None, TEXT), values)
+    missing = pc.match_substring_regex(values, _MISSING)
+    return pc.if_else(missing, _NO_TEXT, values)
 
 
 def numbers(table: pa.Table, name: str) -> np.ndarray:

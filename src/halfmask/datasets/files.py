@@ -1,4 +1,4 @@
-"""Published data files, found in a folder and checked against the hash of their unpacked content."""
+"""Published data files, found in a folder and checked by the hash of their unpacked content."""
 
 from __future__ import annotations
 

@@ -1,0 +1,103 @@
+"""`halfmask init`: a schema template with names and types only, everything private."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_HEAD = """\
+# A schema for halfmask. Every column is private until you write role = "public".
+# A private column needs bounds or categories: fill them in from what is known without the data.
+# Remove a column to leave it out of the model.
+"""
+
+_FILL_IN = {
+    "number": "# bounds = [LOW, HIGH]      # required while private; values beyond are clamped",
+    "category": '# categories = ["A", "B"]   # required while private; any other value is "other"',
+}
+
+_LABEL_HINT = {
+    "category": """\
+# classes = []              # required: every class, such as ["no", "yes"]
+# bounds = [LOW, HIGH]      # instead of classes, if the label is a number to predict""",
+    "number": """\
+# bounds = [LOW, HIGH]      # required, if the label is a number to predict
+# classes = []              # instead of bounds, if its numbers are classes, such as [0, 1]""",
+}
+
+
+@click.command()
+@click.argument("file", type=click.Path())
+@click.option("--label", metavar="NAME", help="The column to predict.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of TOML.")
+def init(file: str, label: str | None, as_json: bool) -> None:
+    """Write a schema template for FILE (CSV or Parquet) to standard output.
+
+    It holds the names of the columns and whether they are numbers, never a value or a range. Every
+    column and the label are private; you mark what is public and fill in bounds and categories.
+    """
+    from halfmask.reading import read_frame
+
+    kinds = column_kinds(read_frame(file))
+    _check_label(kinds, label)
+    if as_json:
+        click.echo(json.dumps({"schema": template(kinds, label)}))
+    else:
+        click.echo(template_toml(kinds, label), nl=False)
+
+
+def column_kinds(table: pa.Table) -> dict[str, str]:
+    """Each column's kind: a number if all of it reads as numbers or is missing."""
+    import pyarrow as pa
+
+    from halfmask.errors import DataError
+    from halfmask.frames import arrow_numbers
+
+    kinds = {}
+    for field in table.schema:
+        try:
+            arrow_numbers(table, field.name)
+        except DataError:
+            kinds[field.name] = "category"
+        else:
+            kinds[field.name] = "category" if pa.types.is_boolean(field.type) else "number"
+    return kinds
+
+
+def _check_label(kinds: dict[str, str], label: str | None) -> None:
+    from halfmask.errors import DataError
+    from halfmask.schema import suggest
+
+    if label is not None and label not in kinds:
+        raise DataError(
+            f"The data has no column {label!r} for the label.{suggest(label, kinds)} "
+            f"Its columns are: {', '.join(kinds)}."
+        )
+
+
+def template(kinds: dict[str, str], label: str | None) -> dict[str, Any]:
+    """The template in the form that `Schema.from_dict` reads once it is filled in."""
+    return {
+        "label": {"name": label or "", "role": "private"},
+        "columns": {
+            name: {"role": "private", "kind": kind} for name, kind in kinds.items() if name != label
+        },
+    }
+
+
+def template_toml(kinds: dict[str, str], label: str | None) -> str:
+    """The template as TOML, with a commented line wherever the user has to fill something in."""
+    import tomli_w
+
+    data = template(kinds, label)
+    head = tomli_w.dumps({"label": data["label"]}).rstrip()
+    parts = [_HEAD, f"{head}\n{_LABEL_HINT[kinds[label] if label else 'category']}\n"]
+    for name, column in data["columns"].items():
+        table = tomli_w.dumps({"columns": {name: column}}).rstrip()
+        parts.append(f"{table}\n{_FILL_IN[column['kind']]}\n")
+    return "\n".join(parts)
