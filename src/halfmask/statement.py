@@ -1,0 +1,299 @@
+"""The guarantee as data and as words: what a fitted model promises, to whom, and what it does not.
+
+The numbers, the sampler and the accountant's name are derived from the events that were charged,
+and "private" from the noise that was drawn, so that a statement cannot claim more than was done.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+from halfmask.accounting.events import (
+    Event,
+    GaussianEvent,
+    PoissonGaussianEvent,
+    event_from_json,
+    event_to_json,
+)
+from halfmask.accounting.relations import RELATIONS, Relation, check_relation
+from halfmask.errors import HalfmaskError, InputError
+
+NOT_COVERED = (
+    "Public columns: they are used as they are, and what they reveal is not limited.",
+    "The number of rows.",
+    "Other runs on the same rows (tuning, comparison, earlier models), unless they were charged to "
+    "the same ledger.",
+    "Scores and predictions that are computed on rows of your own.",
+    "Side channels: the time, memory and disk traffic of the training itself.",
+)
+NOT_PRIVATE = "not private: noise is reproducible"
+
+_MEANING: dict[Relation, str] = {
+    "replace": "the private part of one {unit} is replaced by any other value, while its public "
+    "part stays",
+    "withhold": "the private part of one {unit} is withheld, that is, it contributes exactly "
+    "nothing (taken alone, this limits telling two values apart only to twice its epsilon)",
+}
+
+
+class NoiseDescription(Protocol):
+    """What a statement needs to know of a noise source."""
+
+    @property
+    def secure(self) -> bool:
+        """Whether nobody can draw the same noise again."""
+
+    @property
+    def description(self) -> str:
+        """Where the noise came from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """What was promised about the private columns. Make one with `Statement.build`.
+
+    `calibrated` holds epsilon by relation as the accountant gives it; `epsilon` is the claim, None
+    where there is none because the noise can be drawn again.
+    """
+
+    delta: float
+    relation: Relation
+    calibrated: Mapping[Relation, float]
+    public: tuple[str, ...]
+    private: tuple[str, ...]
+    label: str | None
+    label_private: bool
+    unit_column: str | None
+    max_rows: int
+    released: tuple[str, ...]
+    events: tuple[Event, ...]
+    noise: str
+    seeded: bool
+    accountant: str
+    notes: tuple[str, ...]
+    not_covered: tuple[str, ...]
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        events: Sequence[Event],
+        delta: float,
+        relation: str,
+        public: Sequence[str],
+        private: Sequence[str],
+        label: str | None,
+        label_private: bool,
+        released: Sequence[str],
+        noise: NoiseDescription,
+        unit_column: str | None = None,
+        max_rows: int = 1,
+        notes: Sequence[str] = (),
+        not_covered: Sequence[str] = (),
+    ) -> Statement:
+        """Account for `events` and say what follows; `not_covered` adds to the usual list."""
+        from halfmask.accounting.accountant import epsilon
+
+        checked = check_relation(relation)
+        return cls(
+            delta=float(delta),
+            relation=checked,
+            calibrated={name: epsilon(events, delta=delta, relation=name) for name in RELATIONS},
+            public=tuple(public),
+            private=tuple(private),
+            label=label,
+            label_private=bool(label_private),
+            unit_column=unit_column,
+            max_rows=int(max_rows),
+            released=tuple(released),
+            events=tuple(events),
+            noise=noise.description if noise.secure else f"{noise.description}; {NOT_PRIVATE}",
+            seeded=not noise.secure,
+            accountant=_accountant(events),
+            notes=tuple(notes),
+            not_covered=(*NOT_COVERED, *not_covered),
+        )
+
+    @property
+    def epsilon(self) -> float | None:
+        """The claim under the statement's relation; None where the noise is reproducible."""
+        return self.epsilon_by_relation[self.relation]
+
+    @property
+    def epsilon_by_relation(self) -> dict[Relation, float | None]:
+        """The claim under each relation."""
+        return {name: None if self.seeded else self.calibrated[name] for name in RELATIONS}
+
+    @property
+    def calibrated_epsilon(self) -> float:
+        """What the accountant gives under the statement's relation, even if noise was seeded."""
+        return self.calibrated[self.relation]
+
+    @property
+    def unit(self) -> str:
+        """Whom the guarantee protects."""
+        if self.unit_column is None:
+            return "one row"
+        return f"one value of {self.unit_column!r} (a person with at most {self.max_rows} rows)"
+
+    @property
+    def sampler(self) -> str:
+        """How rows were drawn for the releases, read off the events."""
+        rates = sorted(
+            {e.rate for e in self.events if isinstance(e, PoissonGaussianEvent) and e.rate < 1}
+        )
+        if not rates:
+            return "none: every release uses all rows"
+        drawn = " and ".join(f"{rate:.6g}" for rate in rates)
+        whole = any(not isinstance(event, PoissonGaussianEvent) for event in self.events)
+        return f"Poisson, rate {drawn}" + ("; other releases use all rows" if whole else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """The statement as a JSON object."""
+        stored = {field.name: getattr(self, field.name) for field in fields(self)}
+        stored = {k: list(v) if isinstance(v, tuple) else v for k, v in stored.items()}
+        return {
+            "epsilon": _finite(self.epsilon),
+            **stored,
+            "events": [event_to_json(event) for event in self.events],
+            "calibrated": {name: _finite(value) for name, value in self.calibrated.items()},
+            "calibrated_epsilon": _finite(self.calibrated_epsilon),
+            "epsilon_by_relation": {k: _finite(v) for k, v in self.epsilon_by_relation.items()},
+            "unit": self.unit,
+            "sampler": self.sampler,
+            "guarantee": NOT_PRIVATE
+            if self.seeded
+            else "differential privacy of the private columns",
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Statement:
+        """The inverse of `to_json`."""
+        try:
+            values: dict[str, Any] = {field.name: data[field.name] for field in fields(cls)}
+            values["events"] = tuple(event_from_json(event) for event in values["events"])
+            calibrated = values["calibrated"]
+            values["calibrated"] = {
+                name: math.inf if calibrated[name] is None else float(calibrated[name])
+                for name in RELATIONS
+            }
+            values["relation"] = check_relation(values["relation"])
+        except (KeyError, TypeError, ValueError, HalfmaskError) as error:
+            raise InputError(
+                f"This is not a privacy statement ({type(error).__name__}: {error}). "
+                "Use the file that training has written."
+            ) from None
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return cls(**values)
+
+    def text(self, width: int = 88) -> str:
+        """The statement in words."""
+        unit = "row" if self.unit_column is None else "person"
+        blocks = [("", self._claim(unit))]
+        for name in RELATIONS:
+            meaning = _MEANING[name].format(unit=unit)
+            number = _round_up(self.calibrated[name])
+            blocks.append(
+                (name, f"{'calibrated ' if self.seeded else ''}epsilon {number}: {meaning}.")
+            )
+        blocks += [
+            ("Protected", self.unit),
+            ("Private", _listed(self.private, self.label if self.label_private else None)),
+            ("Public", _listed(self.public, None if self.label_private else self.label)),
+            ("Released", "; ".join(self.released) or "nothing that depends on private columns"),
+            ("Noise", self.noise),
+            ("Sampling", self.sampler),
+            ("Charged", "; ".join(describe(event) for event in self.events) or "nothing"),
+            ("Accountant", self.accountant),
+        ]
+        blocks += [("Note", note) for note in self.notes]
+        lines = [_paragraph(title, body, width) for title, body in blocks]
+        lines.append("This does not cover:")
+        lines += [_paragraph("-", line, width) for line in self.not_covered]
+        return "\n".join(lines)
+
+    def _claim(self, unit: str) -> str:
+        if self.seeded:
+            return (
+                f"{NOT_PRIVATE.capitalize()}. A fixed seed was asked for, so whoever knows it can "
+                "take the noise off again. The numbers below are what the same training would "
+                "promise without the seed."
+            )
+        if not self.events:
+            return "Nothing that depends on private columns was released (epsilon 0)."
+        factor = math.exp(self.calibrated_epsilon) if self.calibrated_epsilon < 700 else math.inf
+        odds = f"{_round_up(factor)} (e to the epsilon)" if factor < 1e6 else "e to the epsilon"
+        return (
+            f"Epsilon {_round_up(self.calibrated_epsilon)} at delta {self.delta:g} under the "
+            f"relation {self.relation!r}. Whoever sees everything released here, and knows all "
+            f"public columns and every other row, finds nothing more than {odds} times as likely "
+            f"as it would be if the private part of any one {unit} were "
+            f"{'another' if self.relation == 'replace' else 'withheld'}, except with a probability "
+            f"of about {self.delta:g}. Epsilon under both relations:"
+        )
+
+
+def describe(event: Event) -> str:
+    """One event in words."""
+    if isinstance(event, GaussianEvent):
+        return (
+            f"{event.count} Gaussian release{'s' if event.count != 1 else ''} with noise of "
+            f"{_inverse(event.replace)} times the sensitivity (replace), "
+            f"{_inverse(event.withhold)} (withhold)"
+        )
+    if isinstance(event, PoissonGaussianEvent):
+        label = ", label contributions" if event.contribution == "label" else ""
+        return (
+            f"{event.steps} sampled Gaussian step{'s' if event.steps != 1 else ''} at rate "
+            f"{event.rate:.6g} with noise of {event.noise_multiplier:.6g} times the clip norm"
+            f"{label}"
+        )
+    return (
+        f"{event.count} randomised answer{'s' if event.count != 1 else ''} among "
+        f"{event.categories} with epsilon {event.epsilon:.6g}"
+    )
+
+
+def _listed(columns: Sequence[str], label: str | None) -> str:
+    return ", ".join([*columns, *([f"{label} (the label)"] if label is not None else [])]) or "none"
+
+
+def _inverse(mu: float) -> str:
+    return f"{1 / mu:.6g}" if mu > 0 else "unlimited"
+
+
+def _accountant(events: Sequence[Event]) -> str:
+    from importlib.metadata import version
+
+    ours = f"halfmask {version('halfmask')}"
+    sampled = any(isinstance(e, PoissonGaussianEvent) and e.rate < 1 for e in events)
+    if not sampled and all(isinstance(e, GaussianEvent | PoissonGaussianEvent) for e in events):
+        return f"{ours}, exact composition of Gaussian releases (closed form)"
+    from halfmask.accounting.loss_distributions import accountant_name
+
+    return f"{ours}, {accountant_name()}"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _round_up(value: float) -> str:
+    """Four significant digits, never below `value` (but for rounding in its ninth digit)."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    digits = 3 - math.floor(math.log10(abs(value)))
+    scaled = value * 10.0**digits
+    up = math.ceil(scaled - 1e-9 * abs(scaled))
+    return f"{up / 10.0**digits:.4g}"
+
+
+def _paragraph(title: str, body: str, width: int) -> str:
+    if not title:
+        return textwrap.fill(body, width)
+    start = "  - " if title == "-" else f"  {title + ':':<12}"
+    return textwrap.fill(body, width, initial_indent=start, subsequent_indent=" " * len(start))
