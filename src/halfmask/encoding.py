@@ -132,7 +132,7 @@ def learnt(column: Column, table: pa.Table) -> Coding:
         return Scaled(low=float(ends[0]), high=float(ends[1]))
     if not finite.size:
         return Bins(edges=())
-    inner = np.quantile(finite, np.linspace(0, 1, bins + 1)[1:-1], method="lower")
+    inner = np.quantile(finite, np.linspace(0, 1, bins + 1)[1:-1], method="higher")
     # An edge at the minimum would leave an interval without a row.
     return Bins(edges=tuple(np.unique(inner[inner > finite.min()]).tolist()))
 
