@@ -456,6 +456,18 @@ def test_a_ledger_exchanged_while_waiting_for_its_lock_is_not_charged(
     assert len(Ledger.open(ledger.path).events()) == 4
 
 
+def test_a_child_process_does_not_keep_the_lock(ledger: Ledger) -> None:
+    with ledger_file.locked(ledger.path, write=True) as fd:
+        child = subprocess.Popen(["sleep", "60"], pass_fds=(fd,))
+    try:
+        with ledger.path.open("rb") as file:
+            ledger_file.fcntl.flock(file, ledger_file.fcntl.LOCK_EX | ledger_file.fcntl.LOCK_NB)
+    finally:
+        child.kill()
+        child.wait()
+    charged(ledger, 1)
+
+
 def test_only_unsampled_gaussians_hold_under_adaptive_noise_levels(ledger: Ledger) -> None:
     charged(ledger, 1)
     assert ledger.holds_if_adaptive()

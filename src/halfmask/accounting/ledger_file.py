@@ -39,6 +39,9 @@ def locked(path: Path, *, write: bool, create: bool = False) -> Iterator[int]:
                     yield fd
                     return
             finally:
+                # A child forked meanwhile holds the file open too: closing alone would not unlock.
+                with suppress(OSError):
+                    fcntl.flock(fd, fcntl.LOCK_UN)
                 os.close(fd)
     except FileNotFoundError:
         if not path.parent.is_dir():
