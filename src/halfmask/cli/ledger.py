@@ -1,0 +1,117 @@
+"""`halfmask ledger`: create, show and verify a data set's privacy budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from halfmask.accounting.relations import RELATIONS
+from halfmask.cli.output import emit, json_option
+
+if TYPE_CHECKING:
+    from halfmask.accounting.ledger import Ledger
+
+_FILE = click.Path(path_type=Path)
+_FIXED_BEFOREHAND = (
+    "The total holds for noise levels that were fixed before looking at results charged here."
+)
+
+
+@click.group()
+def ledger() -> None:
+    """A data set's privacy budget, charged by every training that names it."""
+
+
+@ledger.command()
+@click.argument("file", type=_FILE)
+@click.option("--epsilon", type=float, required=True, help="What may be spent in all.")
+@click.option("--delta", type=float, required=True, help="Between 0 and 1, well below 1/rows.")
+@click.option("--relation", type=click.Choice(RELATIONS), default="replace", show_default=True)
+@json_option
+def create(*, file: Path, epsilon: float, delta: float, relation: str, as_json: bool) -> None:
+    """Start a ledger in FILE, with FILE.head beside it; keep the two together."""
+    from halfmask.accounting.ledger import Ledger
+
+    book = Ledger.create(file, epsilon=epsilon, delta=delta, relation=relation)
+    emit(_budget(file, book), f"{file}: {_words(book)}, nothing spent", as_json)
+
+
+@ledger.command()
+@click.argument("file", type=_FILE)
+@json_option
+def show(*, file: Path, as_json: bool) -> None:
+    """What was charged, what is spent and what is left."""
+    from halfmask.accounting.events import event_to_json
+    from halfmask.accounting.ledger import Ledger
+    from halfmask.statement import describe
+
+    book = Ledger.open(file)
+    entries, spent, adaptive = book.entries(), book.spent(), book.holds_if_adaptive()
+    data = {
+        **_budget(file, book),
+        "spent": spent,
+        "left": max(0.0, book.epsilon - spent),
+        "holds_if_adaptive": adaptive,
+        "entries": [
+            {
+                "seq": entry.seq,
+                "time": entry.time,
+                "what": entry.what,
+                "events": [event_to_json(event) for event in entry.events],
+            }
+            for entry in entries
+        ],
+    }
+    lines = [f"{file}: {_words(book)}, created {book.created}"]
+    for entry in entries:
+        charged = "; ".join(describe(event) for event in entry.events) or "nothing"
+        lines.append(f"  {entry.seq:>3}  {entry.time}  {entry.what}: {charged}")
+    lines.append(f"spent epsilon {spent:.6g}, left {data['left']:.6g}")
+    if not adaptive:
+        lines.append(_FIXED_BEFOREHAND)
+    emit(data, "\n".join(lines), as_json)
+
+
+@ledger.command()
+@click.argument("file", type=_FILE)
+@json_option
+def verify(*, file: Path, as_json: bool) -> None:
+    """Check every line of the ledger; ends with 2 where it was edited or truncated."""
+    from halfmask.accounting.ledger import Ledger
+
+    book = Ledger.open(file)
+    chain = book.verify()
+    data = {
+        **_budget(file, book),
+        "valid": True,
+        "charges": len(chain.entries),
+        "torn_bytes": chain.torn_bytes,
+        "head_behind": chain.head_behind,
+    }
+    lines = [f"{file}: intact, {len(chain.entries)} charges"]
+    if chain.torn_bytes:
+        lines.append(
+            f"A charge was interrupted while it was written ({chain.torn_bytes} bytes); nothing "
+            "was released for it. The next charge removes it."
+        )
+    if chain.head_behind and chain.entries:
+        lines.append(
+            "The last line was interrupted before it was acknowledged; it counts as spent."
+        )
+    emit(data, "\n".join(lines), as_json)
+
+
+def _budget(file: Path, book: Ledger) -> dict[str, Any]:
+    return {
+        "ledger": str(file),
+        "epsilon": book.epsilon,
+        "delta": book.delta,
+        "relation": book.relation,
+        "created": book.created,
+    }
+
+
+def _words(book: Ledger) -> str:
+    return f"budget epsilon {book.epsilon:g} at delta {book.delta:g} ({book.relation})"
