@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from halfmask.cli.output import emit, json_option
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +35,7 @@ _LABEL_HINT = {
 @click.command()
 @click.argument("file", type=click.Path())
 @click.option("--label", metavar="NAME", help="The column to predict.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of TOML.")
+@json_option
 def init(file: str, label: str | None, as_json: bool) -> None:
     """Write a schema template for FILE (CSV or Parquet) to standard output.
 
@@ -45,10 +46,7 @@ def init(file: str, label: str | None, as_json: bool) -> None:
 
     kinds = column_kinds(read_frame(file))
     _check_label(kinds, label)
-    if as_json:
-        click.echo(json.dumps({"schema": template(kinds, label)}))
-    else:
-        click.echo(template_toml(kinds, label), nl=False)
+    emit({"schema": template(kinds, label)}, template_toml(kinds, label).rstrip(), as_json)
 
 
 def column_kinds(table: pa.Table) -> dict[str, str]:

@@ -40,7 +40,9 @@ def load_gisette_rebuilt(folder: str | Path | None = None) -> Split:
         chosen = np.concatenate([np.flatnonzero(y == d)[: ROWS_PER_DIGIT[part]] for d in (4, 9)])
         chosen = draw.permutation(chosen)
         features = _with_probes(x[chosen] / 255.0, pixels, pairs, draw)
-        parts.append((features[:, order] * 2 - 1, np.where(y[chosen] == 9, 1, -1)))
+        parts.append(
+            (np.ascontiguousarray(features[:, order]) * 2 - 1, np.where(y[chosen] == 9, 1, -1))
+        )
     (x_train, y_train), (x_test, y_test) = parts
     return Split(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
 
@@ -49,7 +51,7 @@ def _with_probes(
     images: np.ndarray, pixels: np.ndarray, pairs: np.ndarray, draw: np.random.RandomState
 ) -> np.ndarray:
     """Pixels and products, then a copy of each of these columns with its rows permuted."""
-    features = np.empty((len(images), 2 * REAL_FEATURES))
+    features = np.empty((len(images), 2 * REAL_FEATURES), order="F")
     features[:, : len(pixels)] = images[:, pixels]
     features[:, len(pixels) : REAL_FEATURES] = images[:, pairs[:, 0]] * images[:, pairs[:, 1]]
     for index in range(REAL_FEATURES):
