@@ -263,6 +263,8 @@ def test_what_is_no_frame_is_refused() -> None:
         Encoder.fit(SCHEMA, np.zeros((2, 2)))
     with pytest.raises(DataError, match="Cannot read a list"):
         Encoder.fit(SCHEMA, [1, 2])
+    with pytest.raises(DataError, match="no rows"):
+        Encoder.fit(SCHEMA, frame()).encode(frame().slice(0, 0))
 
 
 def test_a_category_of_digits_stays_text() -> None:

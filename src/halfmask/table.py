@@ -189,6 +189,8 @@ class Encoder:
         names += [schema.label.name] if with_label else []
         names += [unit.column] if unit else []
         table = as_arrow(frame, names)
+        if table.num_rows == 0:
+            raise DataError("The data has no rows: pass at least one.")
         label = _label(table, schema.label) if with_label else None
         public, private = self._public.encode(table), self._private.encode(table)
         rows, codes = np.arange(table.num_rows), None
