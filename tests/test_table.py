@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfmask.encoding import learnt
-from halfmask.errors import DataError, InputError, SchemaError
+from halfmask.errors import DataError, SchemaError
 from halfmask.schema import Column, Label, Schema, Unit
 from halfmask.table import Encoder, Table
 
@@ -313,97 +313,6 @@ def test_a_regression_target_is_clamped_to_its_bounds() -> None:
     gap = pa.table({"c": ["a"] * 2, "y": ["1", "nan"]})
     with pytest.raises(DataError, match="'y', row 2: the label is missing"):
         Encoder.fit(schema, gap).encode(gap)
-
-
-UNIT_SCHEMA = Schema(
-    CLASSES,
-    (Column("v", "private", "number", bounds=(0, 100), bins=0),),
-    Unit(column="id", max_rows=2),
-)
-
-
-def test_a_unit_keeps_its_first_rows_in_file_order() -> None:
-    ids = ["b", "a", "b", "b", "a", "c", "b"]
-    data = pa.table({"id": ids, "v": list(range(7)), "y": ["no"] * 7})
-    encoder = Encoder.fit(UNIT_SCHEMA, data)
-    table = encoder.encode(data)
-    np.testing.assert_array_equal(table.rows, [0, 1, 2, 4, 5])
-    np.testing.assert_array_equal(table.unit, [0, 1, 0, 1, 2])
-    assert (table.units, table.n, table.max_rows) == (3, 5, 2)
-    assert encoder.encode(data, with_unit=False).n == 7
-    assert encoder.encode(data.drop_columns(["y", "id"]), with_label=False).n == 7
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 100)), min_size=1, max_size=40),
-    st.integers(1, 3),
-    st.randoms(use_true_random=False),
-)
-def test_which_rows_count_depends_on_ids_and_order_alone(
-    pairs: list[tuple[int, int]], limit: int, shuffle: Any
-) -> None:
-    schema = Schema(CLASSES, UNIT_SCHEMA.columns, Unit(column="id", max_rows=limit))
-    ids, values = ([pair[part] for pair in pairs] for part in (0, 1))
-    kept = []
-    for column in (values, shuffle.sample(values, len(values))):
-        data = pa.table({"id": ids, "v": column, "y": ["no"] * len(ids)})
-        table = Encoder.fit(schema, data).encode(data)
-        assert table.unit is not None
-        assert np.bincount(table.unit).max() <= limit
-        kept.append(table.rows.tolist())
-    seen: dict[int, int] = {}
-    expected = []
-    for row, unit in enumerate(ids):
-        seen[unit] = seen.get(unit, 0) + 1
-        expected += [row] if seen[unit] <= limit else []
-    assert kept == [expected, expected]
-
-
-def test_a_row_without_a_unit_is_an_error() -> None:
-    data = pa.table({"id": ["a", None], "v": [1, 2], "y": ["no", "no"]})
-    with pytest.raises(DataError, match="'id', row 2"):
-        Encoder.fit(UNIT_SCHEMA, data).encode(data)
-
-
-def test_bare_arrays_are_private_and_clipped() -> None:
-    table = Table.from_arrays([[3.0, 4.0], [0.1, 0.0], [1e308, 1e308]], ["u", "v", "u"])
-    assert table.public.shape == (3, 0)
-    np.testing.assert_allclose(table.private[:2], [[0.6, 0.8], [0.1, 0.0]])
-    assert np.linalg.norm(table.private, axis=1).max() <= 1.0
-    np.testing.assert_array_equal(table.label, [0, 1, 0])
-    assert (table.classes, table.label_private, table.schema) == (("u", "v"), True, None)
-    assert table.private_norm == 1.0
-
-
-@given(st.lists(st.lists(st.floats(-1e12, 1e12), min_size=3, max_size=3), min_size=1, max_size=9))
-def test_no_bare_row_is_longer_than_declared(values: list[list[float]]) -> None:
-    table = Table.from_arrays(values, row_norm=0.3)
-    assert np.linalg.norm(table.private, axis=1).max() <= 0.3
-
-
-def test_a_bare_regression_needs_declared_bounds() -> None:
-    table = Table.from_arrays([[1.0]] * 2, [5, -5], task="regression", label_bounds=(-1, 1))
-    np.testing.assert_array_equal(table.label, [1, -1])
-    with pytest.raises(InputError, match="label_bounds"):
-        Table.from_arrays([[1.0]], [5], task="regression")
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "words"),
-    [
-        ([[1.0], [float("nan")]], [0, 1], "X contains NaN or infinity at row 2"),
-        ([[1.0], [float("inf")]], [0, 1], "row 2"),
-        ([[1.0], [2.0]], [0.0, float("nan")], "y contains NaN or infinity at row 2"),
-        ([[1.0], [2.0]], ["a", None], "missing label|different types"),
-        ([[1.0], [2.0]], [1, 1], "1 class"),
-        ([[1.0], [2.0]], [1], "1-d array y of 2 labels"),
-        ([1.0, 2.0], [0, 1], "2-d"),
-        ([["x"], ["y"]], [0, 1], "numbers only"),
-    ],
-)
-def test_wrong_bare_arrays_are_explained(x: Any, y: Any, words: str) -> None:
-    with pytest.raises(DataError, match=words):
-        Table.from_arrays(x, y)
 
 
 @pytest.mark.slow
