@@ -1,0 +1,54 @@
+"""Maps of the public part of a row: fitted on public values only, so they cost no budget.
+
+Anything with `fit`, `transform` and `fit_transform` can take their place; the ones here can also be
+stored with a model, as arrays without pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from halfmask.errors import DataError
+from halfmask.features.base import FeatureMap
+from halfmask.features.chain import Chain
+from halfmask.features.neighbour_graph import NeighbourGraph
+from halfmask.features.patch_dictionary import PatchDictionary
+from halfmask.features.pca import PublicPCA
+from halfmask.features.random_fourier import RandomFourier
+from halfmask.features.standardise import Standardise
+from halfmask.features.unit_rows import UnitRows
+
+__all__ = [
+    "Chain",
+    "FeatureMap",
+    "NeighbourGraph",
+    "PatchDictionary",
+    "PublicPCA",
+    "RandomFourier",
+    "Standardise",
+    "UnitRows",
+    "feature_map_from_arrays",
+]
+
+_KINDS: dict[str, type[FeatureMap]] = {
+    cls.kind: cls
+    for cls in (
+        Chain,
+        NeighbourGraph,
+        PatchDictionary,
+        PublicPCA,
+        RandomFourier,
+        Standardise,
+        UnitRows,
+    )
+}
+
+
+def feature_map_from_arrays(arrays: Mapping[str, np.ndarray]) -> FeatureMap:
+    """The map stored by `to_arrays`, whichever it is."""
+    kind = str(arrays.get("kind", ""))
+    if kind not in _KINDS:
+        raise DataError(f"Unknown kind of stored map {kind!r}: train the model again.")
+    return _KINDS[kind].from_arrays(arrays)
