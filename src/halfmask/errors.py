@@ -4,8 +4,8 @@
     ├── InputError (ValueError)            the data, the schema or an option is wrong; exit 2
     │   ├── SchemaError                    the declaration of the columns
     │   └── DataError                      a file or frame that does not fit the declaration
-    ├── LedgerError (ValueError)           a ledger that is truncated, edited or of another kind; exit 2
-    ├── AccountingError (ArithmeticError)  no trustworthy number can be computed; exit 2
+    ├── LedgerError (ValueError)           a truncated or edited ledger; exit 2
+    ├── AccountingError (ArithmeticError)  no trustworthy number; exit 2
     ├── BudgetExceededError                the ledger refuses a charge; exit 3
     └── ClaimRefutedError                  an audit found more leakage than was claimed; exit 4
 

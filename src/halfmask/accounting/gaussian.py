@@ -1,0 +1,80 @@
+"""The exact privacy curve of Gaussian releases that are not sampled.
+
+Any number of adaptive Gaussian releases is one Gaussian release with mu = sqrt(sum mu_t²), where
+mu_t = sensitivity / noise std is fixed in advance. Balle and Wang 2018 (arXiv:1805.06530v2, Theorem 8)
+give the curve; Dong, Roth and Su 2022 (Corollary 3.3) the composition. Guarantee: docs/proofs/gaussian.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr, ndtri
+
+from halfmask.errors import AccountingError
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Refuse anything but a finite epsilon > 0."""
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise AccountingError(f"Expected a finite epsilon > 0, got {epsilon}.")
+
+
+def check_delta(delta: float) -> None:
+    """Refuse anything but a delta strictly between 0 and 1."""
+    if not 0 < delta < 1:
+        raise AccountingError(f"Expected delta strictly between 0 and 1, got {delta}.")
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """The smallest delta at `epsilon` of a Gaussian release with sensitivity / std = `mu`.
+
+    delta = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ); zero noise-free information (mu = 0) gives 0.
+    """
+    if mu == 0:
+        return 0.0
+    near = mu / 2 - epsilon / mu
+    far = -mu / 2 - epsilon / mu
+    # In the far tail both terms are tiny and nearly equal: subtract their logarithms instead.
+    log_near, log_far = float(log_ndtr(near)), epsilon + float(log_ndtr(far))
+    if log_far >= log_near:
+        return 0.0
+    if log_near > -1:
+        return max(0.0, float(ndtr(near)) - math.exp(log_far))
+    return math.exp(log_near) * -math.expm1(log_far - log_near)
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The smallest epsilon >= 0 at `delta` of a Gaussian release with sensitivity / std = `mu`."""
+    check_delta(delta)
+    if not (math.isfinite(mu) and mu >= 0):
+        raise AccountingError(f"Expected a finite sensitivity-to-noise ratio >= 0, got {mu}.")
+    if gaussian_delta(mu, 0.0) <= delta:
+        return 0.0
+    # Φ(μ/2 − ε/μ) <= δ at this ε, so the root lies below it.
+    high = mu * (mu / 2 - float(ndtri(delta))) + 1e-12
+    root: float = brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, high, xtol=1e-14, rtol=1e-14)
+    while gaussian_delta(mu, root) > delta:
+        root = math.nextafter(root, math.inf) * (1 + 1e-15)
+    return root
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """The largest sensitivity / std that is (`epsilon`, `delta`)-private: noise std = sensitivity / mu."""
+    check_epsilon(epsilon)
+    check_delta(delta)
+    high = 1.0
+    while gaussian_delta(high, epsilon) <= delta:
+        high *= 2
+    low = high
+    while gaussian_delta(low, epsilon) > delta:
+        low /= 2
+        if low < 1e-300:
+            raise AccountingError(f"No noise gives epsilon={epsilon} at delta={delta}.")
+    root: float = brentq(
+        lambda m: gaussian_delta(m, epsilon) - delta, low, high, xtol=1e-300, rtol=1e-13
+    )
+    while gaussian_delta(root, epsilon) > delta:
+        root *= 1 - 1e-14
+    return root
