@@ -158,7 +158,7 @@ def test_unknown_relations_are_refused() -> None:
 def test_printed_numbers_are_never_below_the_truth(value: float) -> None:
     printed = float(_round_up(value))
     assert printed >= value * (1 - 2e-9)
-    assert printed <= value * 1.0011
+    assert printed <= value * 1.00011
 
 
 @pytest.mark.parametrize(

@@ -283,13 +283,13 @@ def _finite(value: float | None) -> float | None:
 
 
 def _round_up(value: float) -> str:
-    """Four significant digits, never below `value` (but for rounding in its ninth digit)."""
+    """Five significant digits, never below `value` (but for rounding in its ninth digit)."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    digits = 3 - math.floor(math.log10(abs(value)))
+    digits = 4 - math.floor(math.log10(abs(value)))
     scaled = value * 10.0**digits
     up = math.ceil(scaled - 1e-9 * abs(scaled))
-    return f"{up / 10.0**digits:.4g}"
+    return f"{up / 10.0**digits:.5g}"
 
 
 def _paragraph(title: str, body: str, width: int) -> str:
