@@ -49,7 +49,7 @@ class ExactGradients:
         return torch.cat(parts)
 
     def weighted_sum(self, sides: list[tuple[Side, float]], weights: Tensor) -> dict[str, Tensor]:
-        """Σ_rows weight · gradient, as the gradient of one weighted loss over rows of weight > 0."""
+        """Σ_rows weight · gradient, as the gradient of a weighted loss of the rows that count."""
         total = {name: torch.zeros_like(value) for name, value in self._parameters.items()}
         kept = weights.nonzero().flatten()
         if len(kept) == 0:

@@ -32,7 +32,7 @@ class _Tap(torch.autograd.Function):  # type: ignore[misc]
     """The identity, which hands the gradient that passes through it to `hear`.
 
     The output is the very same tensor (no copy), and the anchor makes it require a gradient even
-    where nothing before it does. Later changes in place are seen by autograd as for any other tensor.
+    where nothing before it does. Autograd sees later changes in place as usual.
     """
 
     @staticmethod
@@ -65,7 +65,7 @@ def listen(
         if output.shape[:1] != (rows,):
             raise InputError(
                 f"layer {names[layer]!r} returned {tuple(output.shape)} for a batch of {rows} "
-                "rows: the first axis must be the row at every layer, or the rows cannot be told apart"
+                "rows: the first axis must be the row, or the rows cannot be told apart"
             )
         version = given._version
 

@@ -1,0 +1,239 @@
+"""Paired ghost clipping written out for the fully connected network.
+
+The same sums as `neural.ghost`, without autograd: chunks of rows small enough to stay in the cache
+go through forward pass, norms and weighted products before the next chunk is touched, in memory
+that is allocated once. With structured padding the padded half of the first layer is a lookup, and its
+weight gradient is one product with the difference of the two halves.
+
+Guarantee: docs/proofs/ghost.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from halfmask.neural.ghost import clip_weights
+from halfmask.neural.network import Mlp
+from halfmask.neural.structured import Products, StructuredRows
+
+HeadGradient = Callable[[Tensor, Tensor], None]
+
+
+def softmax_head(scores: Tensor, targets: Tensor) -> None:
+    """Overwrite logits by the gradient of the cross entropy, softmax(scores) − e_target."""
+    torch.softmax(scores, dim=1, out=scores)
+    minus = scores.new_full((1, 1), -1.0).expand(len(scores), 1)
+    scores.scatter_add_(1, targets.unsqueeze(1), minus)
+
+
+def squared_head(scores: Tensor, targets: Tensor) -> None:
+    """Overwrite predictions by the gradient of half the squared error."""
+    scores.sub_(targets.unsqueeze(1))
+
+
+class MlpGradients:
+    """Clipped sums of gradients (or of differences to padded rows) of a fully connected network.
+
+    `head` turns scores into the gradient of the loss; the flat gradient is laid out as
+    `network.parameters()`. `chunk` bounds the rows in flight.
+    """
+
+    def __init__(
+        self, network: Mlp, *, head: HeadGradient = softmax_head, chunk: int = 1024
+    ) -> None:
+        self._network = network
+        self._head = head
+        self._chunk = chunk
+        self._buffers: dict[tuple[str, int], Tensor] = {}
+        first = network.linear[0].weight
+        self.size = sum(parameter.numel() for parameter in network.parameters())
+        self._total = torch.zeros(self.size, dtype=first.dtype, device=first.device)
+
+    def clipped_sum(
+        self,
+        rows: Tensor | StructuredRows,
+        targets: Tensor,
+        clip_norm: float,
+        *,
+        padded: Tensor | None = None,
+    ) -> Tensor:
+        """Σ_rows of gradients clipped to `clip_norm`; a row without a finite norm adds zero.
+
+        `StructuredRows` pair every row with its padding; `padded` pairs plain rows with any other.
+        The result is overwritten by the next call.
+        """
+        self._total.zero_()
+        with torch.no_grad():
+            lookup = self._lookup(rows) if isinstance(rows, StructuredRows) else None
+            for low in range(0, len(rows), self._chunk):
+                some = slice(low, low + self._chunk)
+                if isinstance(rows, StructuredRows):
+                    self._add(rows.take(some), targets[some], clip_norm, None, lookup)
+                else:
+                    pair = None if padded is None else padded[some]
+                    self._add(rows[some], targets[some], clip_norm, pair, None)
+        return self._total
+
+    def _lookup(self, rows: StructuredRows) -> Tensor:
+        return rows.table @ self._network.linear[0].weight[:, rows.public :].t()
+
+    def _add(
+        self,
+        rows: Tensor | StructuredRows,
+        targets: Tensor,
+        clip_norm: float,
+        padded: Tensor | None,
+        lookup: Tensor | None,
+    ) -> None:
+        paired = padded is not None or lookup is not None
+        hidden = self._forward(rows, padded, lookup)
+        grads = self._backward(hidden, torch.cat([targets, targets]) if paired else targets)
+        norms = self._norms(rows, padded, hidden, grads)
+        weights = clip_weights(norms, clip_norm)
+        if not bool(torch.isfinite(norms).all()):
+            # A weight of zero would still turn an infinity into NaN: leave the row out instead.
+            kept = torch.isfinite(norms).nonzero().flatten()
+            chosen = rows.take(kept) if isinstance(rows, StructuredRows) else rows[kept]
+            pair = None if padded is None else padded[kept]
+            if len(kept):
+                self._add(chosen, targets[kept], clip_norm, pair, lookup)
+            return
+        self._accumulate(rows, padded, hidden, grads, weights.to(self._total.dtype))
+
+    def _forward(
+        self, rows: Tensor | StructuredRows, padded: Tensor | None, lookup: Tensor | None
+    ) -> list[Tensor]:
+        """Outputs of every layer, the padded half below the real one; the last is the scores."""
+        linear = self._network.linear
+        count = len(rows)
+        paired = padded is not None or lookup is not None
+        outputs = [
+            self._buffer(f"out{i}", count * (2 if paired else 1), layer.out_features)
+            for i, layer in enumerate(linear)
+        ]
+        weight, bias = linear[0].weight, linear[0].bias
+        first = outputs[0]
+        if isinstance(rows, StructuredRows):
+            assert lookup is not None
+            real, at = rows.rows, rows.public
+            top, bottom = first[:count], first[count:]
+            torch.addmm(bias, real[:, :at], weight[:, :at].t(), out=top)
+            torch.index_select(lookup, 0, rows.codes, out=bottom)
+            bottom.add_(top)
+            top.addmm_(real[:, at:], weight[:, at:].t())
+        else:
+            torch.addmm(bias, rows, weight.t(), out=first[:count])
+            if padded is not None:
+                torch.addmm(bias, padded, weight.t(), out=first[count:])
+        for i, layer in enumerate(linear[1:], start=1):
+            outputs[i - 1].relu_()
+            torch.addmm(layer.bias, outputs[i - 1], layer.weight.t(), out=outputs[i])
+        return outputs
+
+    def _backward(self, outputs: list[Tensor], targets: Tensor) -> list[Tensor]:
+        """Gradients with respect to every layer's output."""
+        linear = self._network.linear
+        grads = [outputs[-1]] * len(linear)
+        self._head(outputs[-1], targets)
+        for i in range(len(linear) - 1, 0, -1):
+            below = self._buffer(f"grad{i}", len(outputs[i]), linear[i].in_features)
+            torch.mm(grads[i], linear[i].weight, out=below)
+            torch.ops.aten.threshold_backward.grad_input(below, outputs[i - 1], 0, grad_input=below)
+            grads[i - 1] = below
+        return grads
+
+    def _norms(
+        self,
+        rows: Tensor | StructuredRows,
+        padded: Tensor | None,
+        outputs: list[Tensor],
+        grads: list[Tensor],
+    ) -> Tensor:
+        """Norms over all layers; those of pairs by the formula without cancellation."""
+        count = len(rows)
+        total = torch.zeros(count, dtype=torch.float64, device=grads[0].device)
+        for i, grad in enumerate(grads):
+            if len(grad) == count:
+                given = rows if i == 0 else outputs[i - 1]
+                assert isinstance(given, Tensor)
+                total += _square(grad) * _square(given).add_(1.0)
+                continue
+            if i > 0:
+                below = outputs[i - 1]
+                room = self._buffer("given", count, below.shape[1])
+                found = _products(below[:count], below[count:], room)
+            elif isinstance(rows, StructuredRows):
+                found = rows.products
+            else:
+                assert padded is not None
+                found = _products(rows, padded, self._buffer("given", count, rows.shape[1]))
+            room = self._buffer("given", count, grad.shape[1])
+            total += _pair(grad[:count], grad[count:], found, room)
+        return total.sqrt()
+
+    def _accumulate(
+        self,
+        rows: Tensor | StructuredRows,
+        padded: Tensor | None,
+        outputs: list[Tensor],
+        grads: list[Tensor],
+        weights: Tensor,
+    ) -> None:
+        count = len(rows)
+        scale = torch.cat([weights, -weights]) if len(grads[0]) > count else weights
+        at = 0
+        for i, layer in enumerate(self._network.linear):
+            grad = grads[i].mul_(scale.unsqueeze(1))
+            weight = self._total[at : at + layer.weight.numel()].view_as(layer.weight)
+            at += layer.weight.numel()
+            bias = self._total[at : at + layer.bias.numel()]
+            at += layer.bias.numel()
+            if i > 0:
+                weight.addmm_(grad.t(), outputs[i - 1])
+            elif isinstance(rows, StructuredRows):
+                self._structured(rows, grad[:count], grad[count:], weight)
+            else:
+                weight.addmm_(grad[:count].t(), rows)
+                if padded is not None:
+                    weight.addmm_(grad[count:].t(), padded)
+            bias.add_(grad.sum(0))
+
+    @staticmethod
+    def _structured(rows: StructuredRows, top: Tensor, bottom: Tensor, weight: Tensor) -> None:
+        """`bottom` already carries the minus sign of the pair."""
+        at = rows.public
+        weight[:, at:].addmm_(top.t(), rows.rows[:, at:])
+        by_line = torch.zeros(
+            len(rows.table), bottom.shape[1], dtype=bottom.dtype, device=bottom.device
+        )
+        by_line.index_add_(0, rows.codes, bottom)
+        weight[:, at:].addmm_(by_line.t(), rows.table)
+        weight[:, :at].addmm_((top + bottom).t(), rows.rows[:, :at])
+
+    def _buffer(self, name: str, rows: int, width: int) -> Tensor:
+        kept = self._buffers.get((name, width))
+        if kept is None or len(kept) < rows:
+            kept = torch.empty(rows, width, dtype=self._total.dtype, device=self._total.device)
+            self._buffers[name, width] = kept
+        return kept[:rows]
+
+
+def _square(rows: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(rows, dim=1).double().square_()
+
+
+def _products(real: Tensor, padded: Tensor, room: Tensor) -> Products:
+    gap = torch.sub(real, padded, out=room)
+    square = _square(gap)
+    return Products(own=_square(real).add_(1.0), gap=square, cross=gap.mul_(real).sum(1).double())
+
+
+def _pair(real: Tensor, padded: Tensor, given: Products, room: Tensor) -> Tensor:
+    """‖u⊗a − v⊗b‖² = ‖u−v‖²‖a‖² + ‖v‖²‖a−b‖² + 2⟨u−v,v⟩⟨a,a−b⟩, without cancellation."""
+    gap = torch.sub(real, padded, out=room)
+    squares = _square(gap) * given.own + _square(padded) * given.gap
+    cross = gap.mul_(padded).sum(1).double() * given.cross
+    return squares.add_(cross, alpha=2.0).clamp_min_(0.0)
