@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-from scipy import sparse
 
 from halfmask.errors import InputError
-from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.noise import NoiseSource
 from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
 from halfmask.vertical.block import Ball, Block, Constraint, Regulariser, Vector
+from halfmask.vertical.rows import bounded_rows
 from halfmask.vertical.sensitivity import column_sensitivity, row_sensitivity
 
 ShareNoiseName = Literal["none", "as-written", "column", "row"]
@@ -175,19 +174,3 @@ class AdmmParty:
             return 0.0
         size = np.abs(self.x).sum() if self.regulariser == "l1" else 0.5 * self.x @ self.x
         return self.strength * float(size)
-
-
-def bounded_rows(matrix: Any, norm: float) -> Any:
-    """Rows scaled down to at most `norm`, rows that are not finite zero; sparse matrices stay
-    sparse.
-    """
-    if not sparse.issparse(matrix):
-        return clip_rows(np.asarray(matrix, dtype=np.float64), norm)
-    rows = sparse.csr_array(matrix).astype(np.float64)
-    norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
-    broken = ~np.isfinite(norms)
-    scale = np.minimum(1.0, norm / np.maximum(norms, 1e-300))
-    scale[broken] = 0.0
-    # An error would tell whether some private cell is not finite; such rows count as zero instead.
-    rows.data[~np.isfinite(rows.data)] = 0.0
-    return sparse.csr_array(sparse.diags_array(scale) @ rows)

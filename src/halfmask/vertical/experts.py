@@ -1,0 +1,207 @@
+"""Experts: each party trains a DP model on its own columns, the label holder combines them by a
+rule.
+
+Models are shared, or only used; scores of training rows never are. Guarantee:
+docs/proofs/experts.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from halfmask.errors import InputError
+from halfmask.mechanisms.release import Releaser, Sensitivity
+from halfmask.vertical.block import Vector
+from halfmask.vertical.channel import Message, ask_all
+from halfmask.vertical.coordinator import Coordinator
+from halfmask.vertical.labels import HiddenLabels
+from halfmask.vertical.newton import (
+    ExpertCosts,
+    ExpertRows,
+    NewtonConfig,
+    expert_costs,
+    noisy_newton,
+)
+from halfmask.vertical.party import Party
+
+DAMPING = 0.6
+"""Weight of every expert but the first: the columns of one person repeat part of each other."""
+
+
+class ExpertParty:
+    """A party's side: trains once, then scores rows it is asked about."""
+
+    def __init__(
+        self,
+        name: str,
+        matrix: Any,
+        *,
+        rows: ExpertRows,
+        ratio: float,
+        releaser: Releaser,
+        config: NewtonConfig | None = None,
+        release_model: bool = True,
+        ids: Sequence[Any] | None = None,
+        queries: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.matrix = matrix
+        self.known = rows
+        self.ratio = ratio
+        self.config = config or NewtonConfig()
+        self.coefficients: Vector | None = None
+        self._releaser = releaser
+        self._release_model = release_model
+        self._queries = dict(queries or {})
+        self.party = Party(name, rows=int(matrix.shape[0]), ids=ids)
+        self.party.answers("expert-train", self._train)
+        self.party.answers("expert-score", self._score)
+
+    @property
+    def costs(self) -> ExpertCosts:
+        """What training costs one row, in ratios."""
+        return expert_costs(self.known, self.ratio, self.config)
+
+    def scores(self, matrix: Any) -> Vector:
+        """wᵀx of rows of this party's columns: log-odds of the second class."""
+        if self.coefficients is None:
+            raise InputError(f"Party {self.name!r} has not trained yet.")
+        return np.asarray(matrix @ self.coefficients, dtype=np.float64)
+
+    def _train(self, request: Message) -> Message:
+        if self.coefficients is not None:
+            raise InputError(f"Party {self.name!r} has trained already: its budget was for once.")
+        targets = np.asarray(request.arrays["targets"], dtype=np.float64)
+        if targets.shape != (self.party.rows,):
+            raise InputError(f"Party {self.name!r} got {targets.shape} labels for its rows.")
+        self.coefficients = noisy_newton(
+            self.matrix,
+            targets,
+            rows=self.known,
+            ratio=self.ratio,
+            releaser=self._releaser,
+            config=self.config,
+            what=f"expert of {self.name}",
+        )
+        return request.reply(
+            arrays={"coefficients": self.coefficients} if self._release_model else {},
+            values={"trained": 1},
+        )
+
+    def _score(self, request: Message) -> Message:
+        """Scores of rows that were opened for queries by name; training rows never are."""
+        name = str(request.values.get("rows", ""))
+        if name not in self._queries:
+            raise InputError(f"Party {self.name!r} opened no rows named {name!r} to score.")
+        return request.reply(arrays={"scores": self.scores(self._queries[name])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combination:
+    """logit P = intercept + Σ weight_m · s_m."""
+
+    weights: tuple[float, ...]
+    intercept: float
+    rule: str
+
+    def score(self, scores: Sequence[Vector]) -> Vector:
+        """Log-odds from one vector of scores per party, in the parties' order."""
+        total = sum(w * s for w, s in zip(self.weights, scores, strict=True))
+        return np.asarray(self.intercept + total, dtype=np.float64)
+
+
+def fixed_rule(parties: int, prior: float, damping: float = DAMPING) -> Combination:
+    """The first expert in full, every other one damped and freed of the prior it repeats."""
+    log_odds = math.log(prior / (1 - prior))
+    return Combination(
+        weights=(1.0, *[damping] * (parties - 1)),
+        intercept=-damping * (parties - 1) * log_odds,
+        rule=f"fixed: first expert in full, others times {damping:g} less the prior",
+    )
+
+
+def rule_from_public_rows(scores: Sequence[Vector], labels: Vector) -> Combination:
+    """Weights fitted on rows that every party and the label holder declare public."""
+    from sklearn.linear_model import LogisticRegression
+
+    fitted = LogisticRegression(C=100.0).fit(np.column_stack(scores), labels > 0.5)
+    return Combination(
+        weights=tuple(float(w) for w in fitted.coef_[0]),
+        intercept=float(fitted.intercept_[0]),
+        rule=f"fitted on {len(labels)} public rows",
+    )
+
+
+def class_prior(labels: Vector, *, private: bool, ratio: float, releaser: Releaser | None) -> float:
+    """The frequency of the second class: exact if labels are public, else one noisy number.
+
+    One replaced label moves the count by 1. Guarantee: docs/proofs/experts.md.
+    """
+    count = float(np.sum(labels))
+    if private:
+        if releaser is None:
+            raise InputError("Private labels need the label holder's ledger for the class prior.")
+        released = releaser.gaussian(
+            np.array([count]),
+            sensitivity=Sensitivity(replace=1.0, withhold=1.0),
+            noise_std=1 / ratio,
+            what="class prior",
+        )
+        count = float(released[0])
+    return min(max(count, 1.0), len(labels) - 1.0) / len(labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertsResult:
+    """The combination, the models that were released, and the parties' order."""
+
+    parties: tuple[str, ...]
+    combination: Combination
+    coefficients: Mapping[str, Vector]
+
+
+def train_experts(
+    coordinator: Coordinator,
+    *,
+    prior: float,
+    hidden: HiddenLabels | None = None,
+    damping: float = DAMPING,
+    public_labels: Vector | None = None,
+) -> ExpertsResult:
+    """One exchange: labels out (or their randomised estimates), models back.
+
+    With `public_labels`, a second exchange asks for scores of the rows that parties opened as
+    "public" and fits the combination on them.
+    """
+    channel = coordinator.channel
+    targets = coordinator.labels if hidden is None else hidden.targets
+    request = Message(
+        kind="expert-train", run=coordinator.run, round=1, arrays={"targets": targets}
+    )
+    replies = ask_all(channel, request, shapes={})
+    combination = fixed_rule(len(channel.parties), prior, damping)
+    if public_labels is not None:
+        ask = Message(kind="expert-score", run=coordinator.run, round=2, values={"rows": "public"})
+        shape = {"scores": (len(public_labels),)}
+        answers = ask_all(channel, ask, shapes=shape)
+        scores = [np.asarray(answers[name].arrays["scores"]) for name in channel.parties]
+        combination = rule_from_public_rows(scores, np.asarray(public_labels, dtype=np.float64))
+    return ExpertsResult(
+        parties=channel.parties,
+        combination=combination,
+        coefficients={
+            name: np.asarray(reply.arrays["coefficients"])
+            for name, reply in replies.items()
+            if "coefficients" in reply.arrays
+        },
+    )
+
+
+def combined_ratio(ratios: Sequence[float]) -> float:
+    """Independent Gaussian releases about one person: squares add."""
+    return math.sqrt(sum(ratio**2 for ratio in ratios))

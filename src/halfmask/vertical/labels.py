@@ -1,0 +1,54 @@
+"""Labels for parties that may not see them: randomised once, debiased by the known rate.
+
+Everything computed from the randomised labels afterwards, the broadcast dual of ADMM included, is
+post-processing. Guarantee: docs/proofs/randomized_response.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from halfmask.accounting.events import RandomizedResponseEvent
+from halfmask.accounting.ledger import BudgetLedger
+from halfmask.errors import InputError
+from halfmask.mechanisms.noise import NoiseSource
+from halfmask.vertical.block import Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenLabels:
+    """Unbiased estimates of 0/1 labels: every value is -excess or 1 + excess."""
+
+    targets: Vector
+    excess: float
+    epsilon: float
+
+    @property
+    def signed(self) -> Vector:
+        """The same estimates for labels -1 and +1."""
+        return 2 * self.targets - 1
+
+
+def hide_labels(
+    labels: Vector, *, epsilon: float, ledger: BudgetLedger, noise: NoiseSource
+) -> HiddenLabels:
+    """Flip every 0/1 label with probability 1/(1 + e^ε); charged to the label holder's ledger.
+
+    E[estimate] is the label: with flip probability q the estimate is (flipped - q)/(1 - 2q).
+    """
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise InputError(f"Expected a label epsilon > 0, got {epsilon}.")
+    values = np.asarray(labels, dtype=np.float64)
+    if not np.isin(values, (0.0, 1.0)).all():
+        raise InputError("Expected labels of two classes as 0 and 1.")
+    ledger.charge(
+        [RandomizedResponseEvent(epsilon=epsilon, categories=2)], "labels by randomised response"
+    )
+    flip = 1 / (1 + math.exp(epsilon))
+    flipped = np.where(noise.uniform(values.shape) < flip, 1 - values, values)
+    return HiddenLabels(
+        targets=(flipped - flip) / (1 - 2 * flip), excess=flip / (1 - 2 * flip), epsilon=epsilon
+    )
