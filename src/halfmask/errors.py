@@ -9,8 +9,8 @@
     ├── BudgetExceededError                the ledger refuses a charge; exit 3
     └── ClaimRefutedError                  an audit found more leakage than was claimed; exit 4
 
-Messages name the column and row, quote public words only (never a value of a private column), and say
-what to do. They also inherit the exceptions that users of scikit-learn already catch.
+Messages name the column and row, quote public words only (never a value of a private column), and
+say what to do. They also inherit the exceptions that users of scikit-learn already catch.
 """
 
 

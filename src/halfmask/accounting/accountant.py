@@ -1,7 +1,7 @@
-"""From events to epsilon and back: the composition of everything a ledger holds, under one relation.
+"""From events to epsilon and back: the composition of everything a ledger holds, by relation.
 
-Unsampled Gaussians have a closed form; everything else is composed as privacy loss distributions. The
-answer is never below the truth and never above the bound that ignores sampling. Guarantee:
+Unsampled Gaussians have a closed form; everything else is composed as privacy loss distributions.
+The answer is never below the truth and never above the bound that ignores sampling. Guarantee:
 docs/proofs/composition.md.
 """
 
@@ -93,7 +93,7 @@ def _replace_mu(event: PoissonGaussianEvent) -> float:
 
 
 def _without_sampling(merged: tuple[Event, ...], relation: Relation) -> tuple[float, float]:
-    """mu of all Gaussians as if every row took part in every step, and the pure epsilon beside it."""
+    """mu of all Gaussians as if every row took part in every step, and the pure epsilon."""
     square = pure = 0.0
     for event in merged:
         if isinstance(event, GaussianEvent):
@@ -107,7 +107,7 @@ def _without_sampling(merged: tuple[Event, ...], relation: Relation) -> tuple[fl
 
 
 def _total_variation(merged: tuple[Event, ...], relation: Relation) -> float:
-    """A bound on delta at epsilon 0: total variations add up, and sampling multiplies them by its rate."""
+    """A bound on delta at epsilon 0: total variations add up, sampling multiplies by its rate."""
     total = 0.0
     for event in merged:
         if isinstance(event, GaussianEvent):

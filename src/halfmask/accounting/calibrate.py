@@ -1,8 +1,8 @@
 """The inverse questions: how much noise, how many steps, for a budget that may be partly spent.
 
-Every answer is on the safe side: accounting for it again gives at most the target. Targets are first
-rounded down, as printed numbers are rounded up, to `DIGITS` significant digits, so that what is printed
-never exceeds what was asked for.
+Every answer is on the safe side: accounting for it again gives at most the target. Targets are
+first rounded down, as printed numbers are rounded up, to `DIGITS` significant digits, so that what
+is printed never exceeds what was asked for.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def noise_multiplier(
     already = account(spent, delta=delta, relation=relation) if spent else 0.0
     if already >= target:
         raise AccountingError(
-            f"epsilon={epsilon:g} is spent already (epsilon={round_up(already):g} at delta={delta:g}): "
+            f"epsilon={epsilon:g} is spent already ({round_up(already):g} at delta={delta:g}): "
             "no noise is large enough for a further step."
         )
 
@@ -119,7 +119,7 @@ def most_steps(
     contribution: Contribution = "general",
     limit: int = 10_000_000,
 ) -> int:
-    """The most Poisson steps at this noise that stay within (epsilon, delta); 0 if not even one does."""
+    """The most Poisson steps at this noise within (epsilon, delta); 0 if not even one fits."""
     check_epsilon(epsilon)
     check_delta(delta)
 

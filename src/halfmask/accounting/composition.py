@@ -1,10 +1,10 @@
 """Composition of privacy loss distributions with relative accuracy in the tail.
 
 A plain FFT convolution has an absolute error near 1e-15 times the number of steps, which at small
-delta turns into an epsilon *below* the truth. Here the distributions are first tilted by e^{θx} so that
-the losses near the answer carry most of the mass; after the FFT the tilt is undone, and the error is
-relative. What the FFT window cuts off is bounded by Chernoff and added to delta. Guarantee:
-docs/proofs/composition.md.
+delta turns into an epsilon *below* the truth. Here the distributions are first tilted by e^{θx} so
+that the losses near the answer carry most of the mass; after the FFT the tilt is undone, and the
+error is relative. What the FFT window cuts off is bounded by Chernoff and added to delta.
+Guarantee: docs/proofs/composition.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROUNDING = 1e-6  # relative reserve on delta for floating point
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LossDistribution:
-    """A privacy loss distribution on the grid `interval`·(lower + 0, 1, 2, ...), composed `count` times."""
+    """A loss distribution on the grid `interval`·(lower + 0, 1, 2, ...), composed `count` times."""
 
     interval: float
     lower: int
@@ -154,8 +154,8 @@ class Composition:
         remaining = delta - self._infinity_mass
         if remaining <= 0:
             raise AccountingError(
-                f"delta={delta} is too small for this many steps: the accountant cuts off a tail of "
-                f"mass {self._infinity_mass:.1e}. Use a larger delta."
+                f"delta={delta} is too small for this many steps: a tail of mass "
+                f"{self._infinity_mass:.1e} is cut off. Use a larger delta."
             )
         safe, theta = self._chernoff(math.log(remaining))
         if safe <= 0:

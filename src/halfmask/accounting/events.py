@@ -43,7 +43,7 @@ class GaussianEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonGaussianEvent:
-    """`steps` releases of a Poisson-sampled sum of rows clipped to C, with noise std = noise_multiplier·C.
+    """`steps` Poisson-sampled sums of rows clipped to C, each with noise std noise_multiplier·C.
 
     `contribution="label"` claims that the two contributions a row can make pass the test of
     docs/proofs/label_pair.md (orthogonal and of equal norm, or dominated by such a pair).
@@ -70,7 +70,7 @@ class PoissonGaussianEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomizedResponseEvent:
-    """`count` answers, each the truth with probability e^ε/(e^ε + categories − 1), else another value.
+    """`count` answers, each true with probability e^ε/(e^ε + categories − 1), else another value.
 
     Guarantee: docs/proofs/randomized_response.md; pure ε under both relations (under withhold the
     answer is drawn without the private value, and is at most as revealing).

@@ -1,8 +1,9 @@
 """The exact privacy curve of Gaussian releases that are not sampled.
 
 Any number of adaptive Gaussian releases is one Gaussian release with mu = sqrt(sum mu_t²), where
-mu_t = sensitivity / noise std is fixed in advance. Balle and Wang 2018 (arXiv:1805.06530v2, Theorem 8)
-give the curve; Dong, Roth and Su 2022 (Corollary 3.3) the composition. Guarantee: docs/proofs/gaussian.md.
+mu_t = sensitivity / noise std is fixed in advance. Balle and Wang 2018 (arXiv:1805.06530v2,
+Theorem 8) give the curve; Dong, Roth and Su 2022 (Corollary 3.3) the composition.
+Guarantee: docs/proofs/gaussian.md.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest sensitivity / std that is (`epsilon`, `delta`)-private: noise std = sensitivity / mu."""
+    """The largest sensitivity / std that is (`epsilon`, `delta`)-private."""
     check_epsilon(epsilon)
     check_delta(delta)
     high = 1.0

@@ -52,7 +52,7 @@ def loss_moments(noise: float, rate: float, direction: Direction) -> tuple[float
 def gaussian_losses(
     *, noise: float, rate: float, count: int, direction: Direction, interval: float
 ) -> LossDistribution:
-    """One sampled Gaussian release with sensitivity 1 (two contributions of norm 1 for `replace`)."""
+    """One sampled Gaussian release of contributions of norm 1 (two of them for `replace`)."""
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution
 
@@ -97,8 +97,8 @@ def randomized_response_losses(
 def grid_interval(spreads: list[tuple[float, float, int]]) -> float:
     """A grid fine enough for the composed loss, from (spread, reach, count) of each part.
 
-    Connect-the-dots adds at most interval²/4 to the variance of a step: keep that below 1e-4 of the
-    total, and the interval below a thousandth of the total spread. Coarser stays valid, only looser.
+    Connect-the-dots adds at most interval²/4 to the variance of a step: keep that below 1e-4 of
+    the total, and the interval below a thousandth of the total spread. Coarser is valid, but looser.
     """
     steps = sum(count for _, _, count in spreads)
     variance = sum(count * spread**2 for spread, _, count in spreads)

@@ -1,0 +1,86 @@
+"""One step of a private optimiser: sampler, clip, noise, event and relation in one object.
+
+A caller hands over what each row would contribute and gets back a noisy mean; which rows took part,
+how many, how large they were and how long they took stay inside. Guarantee:
+docs/proofs/poisson_gaussian.md.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halfmask.accounting.events import Contribution, PoissonGaussianEvent
+from halfmask.errors import AccountingError, InputError
+from halfmask.mechanisms.clipping import clip_weights
+from halfmask.mechanisms.noise import add_gaussian
+from halfmask.mechanisms.release import SUM_RESERVE, Releaser, Sensitivity, widened_std
+from halfmask.mechanisms.sampling import Indices, poisson_rows
+
+Floats = NDArray[np.float64]
+
+
+class RowContributions(Protocol):
+    """What each row (or each unit, where units are protected) adds to the sum."""
+
+    def norms(self, rows: Indices) -> Floats:
+        """The Euclidean norm of each row's contribution."""
+
+    def weighted_sum(self, rows: Indices, weights: Floats) -> Floats:
+        """Σ weight·contribution over `rows`; zeros of the right shape where there are none."""
+
+
+class PrivateStep:
+    """`steps` Poisson-sampled, clipped and noised means, paid for when this object is made.
+
+    `rows` is the number of protected units (rows, or persons). The divisor is the expected batch
+    size rate·rows; an empty batch releases noise. Contributions that are not finite count as zero.
+    """
+
+    def __init__(
+        self,
+        releaser: Releaser,
+        *,
+        rows: int,
+        rate: float,
+        clip_norm: float,
+        noise_multiplier: float,
+        steps: int,
+        contribution: Contribution = "general",
+        what: str,
+        reserve: float = SUM_RESERVE,
+    ) -> None:
+        if rows < 1:
+            raise InputError(f"Expected at least one row, got {rows}.")
+        if not clip_norm > 0:
+            raise InputError(f"Expected clip_norm > 0, got {clip_norm}.")
+        event = PoissonGaussianEvent(
+            noise_multiplier=noise_multiplier, rate=rate, steps=steps, contribution=contribution
+        )
+        releaser.charge(event, what)
+        self._noise = releaser.noise
+        self._rows = rows
+        self._rate = rate
+        self._clip_norm = clip_norm
+        self._noise_std = noise_multiplier * clip_norm
+        self._left = steps
+        self._reserve = reserve
+
+    def release(self, contributions: RowContributions) -> Floats:
+        """The next noisy mean: (Σ clipped rows of a Poisson batch + noise) / (rate·rows)."""
+        if self._left < 1:
+            raise AccountingError("All steps that were paid for are used up.")
+        self._left -= 1
+        batch = poisson_rows(self._rows, self._rate, self._noise)
+        weights = clip_weights(contributions.norms(batch), self._clip_norm)
+        kept = weights > 0
+        total = contributions.weighted_sum(batch[kept], weights[kept])
+        std = widened_std(
+            self._noise_std,
+            total.size,
+            Sensitivity.of_clipped_sum(self._clip_norm),
+            reserve=self._reserve,
+        )
+        return add_gaussian(total, std, self._noise) / (self._rate * self._rows)

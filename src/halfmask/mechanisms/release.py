@@ -1,0 +1,152 @@
+"""The only door through which a private statistic leaves: charge the ledger, add noise, return.
+
+Guarantee: docs/proofs/gaussian.md and docs/proofs/floating_point.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halfmask.accounting.events import Event, GaussianEvent
+from halfmask.accounting.relations import Relation
+from halfmask.errors import AccountingError, InputError
+from halfmask.mechanisms.noise import NoiseSource, add_gaussian, noise_grid
+
+Floats = NDArray[np.float64]
+
+# Relative reserve on every sensitivity for the rounding of sums in double precision.
+SUM_RESERVE = 2.0**-20
+
+
+class Budget(Protocol):
+    """What a release needs of a ledger."""
+
+    @property
+    def relation(self) -> Relation:
+        """The relation under which the budget is kept."""
+
+    def charge(self, events: Sequence[Event], what: str) -> None:
+        """Durably charge `events` before anything is released, or raise BudgetExceededError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivity:
+    """The most a statistic moves (Euclidean norm) between neighbours, under each relation."""
+
+    replace: float
+    withhold: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.replace) and math.isfinite(self.withhold)):
+            raise AccountingError("Expected a finite sensitivity.")
+        if not (self.replace > 0 and self.withhold > 0):
+            raise AccountingError(
+                "Expected a sensitivity > 0: what no private value touches needs no noise."
+            )
+
+    @classmethod
+    def of_clipped_sum(cls, clip_norm: float, *, rows_per_unit: int = 1) -> Sensitivity:
+        """A sum of rows clipped to `clip_norm`, a unit having at most `rows_per_unit` of them."""
+        bound = clip_norm * rows_per_unit
+        return cls(replace=2 * bound, withhold=bound)
+
+    def under(self, relation: Relation) -> float:
+        """The number that belongs to `relation`."""
+        return self.replace if relation == "replace" else self.withhold
+
+    def scaled(self, factor: float) -> Sensitivity:
+        """The sensitivity of the statistic multiplied by `factor` > 0."""
+        return Sensitivity(replace=factor * self.replace, withhold=factor * self.withhold)
+
+
+class Releaser:
+    """Couples a budget with a source of noise; remembers, as pure data, what was released."""
+
+    def __init__(self, budget: Budget, noise: NoiseSource) -> None:
+        self._budget = budget
+        self.noise = noise
+        self._events: list[Event] = []
+        self._released: list[str] = []
+
+    @property
+    def relation(self) -> Relation:
+        """The relation under which the budget is kept."""
+        return self._budget.relation
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Everything charged through this releaser, in order."""
+        return tuple(self._events)
+
+    @property
+    def released(self) -> tuple[str, ...]:
+        """What was released, in words, in order."""
+        return tuple(self._released)
+
+    def charge(self, event: Event, what: str) -> None:
+        """Charge one event; the caller may release only after this returns."""
+        self._budget.charge([event], what)
+        self._events.append(event)
+        self._released.append(what)
+
+    def gaussian(
+        self, value: Floats, *, sensitivity: Sensitivity, noise_std: float, what: str
+    ) -> Floats:
+        """One noisy copy of `value`; charged first. Guarantee: docs/proofs/gaussian.md."""
+        series = self.gaussian_series(
+            sensitivity=sensitivity, noise_std=noise_std, count=1, what=what
+        )
+        return series.release(value)
+
+    def gaussian_series(
+        self, *, sensitivity: Sensitivity, noise_std: float, count: int, what: str
+    ) -> GaussianSeries:
+        """Up to `count` noisy values, charged once and in full before the first."""
+        if count < 1:
+            raise InputError(f"Expected count >= 1 releases, got {count}.")
+        event = GaussianEvent(
+            replace=sensitivity.replace / noise_std,
+            withhold=sensitivity.withhold / noise_std,
+            count=count,
+        )
+        self.charge(event, what)
+        return GaussianSeries(sensitivity, noise_std, count, self.noise)
+
+
+class GaussianSeries:
+    """Releases that are paid for; one more than paid for is an error."""
+
+    def __init__(
+        self, sensitivity: Sensitivity, noise_std: float, count: int, noise: NoiseSource
+    ) -> None:
+        self._sensitivity = sensitivity
+        self._noise_std = noise_std
+        self._left = count
+        self._noise = noise
+
+    def release(self, value: Floats) -> Floats:
+        """The next noisy value."""
+        if self._left < 1:
+            raise AccountingError("All releases that were paid for are used up.")
+        self._left -= 1
+        value = np.asarray(value, dtype=np.float64)
+        std = widened_std(self._noise_std, value.size, self._sensitivity)
+        return add_gaussian(value, std, self._noise)
+
+
+def widened_std(
+    noise_std: float, size: int, sensitivity: Sensitivity, *, reserve: float = SUM_RESERVE
+) -> float:
+    """`noise_std` widened so that rounding to the grid and in the sum is paid for.
+
+    Rounding two tables' statistics to the grid moves them apart by at most grid·√size.
+    """
+    least = min(sensitivity.replace, sensitivity.withhold)
+    slack = noise_grid(2 * noise_std) * math.sqrt(max(size, 1)) / least
+    return noise_std * (1 + reserve + slack)
