@@ -2,7 +2,8 @@
 
 Noise is drawn on a power-of-two grid that depends on its standard deviation alone, so that adding
 it to a value on the same grid is exact integer arithmetic: what is released is a rounding of the
-ideal Gaussian mechanism, and the low bits carry nothing else. Guarantee: docs/proofs/floating_point.md.
+ideal Gaussian mechanism, and the low bits carry nothing else.
+Guarantee: docs/proofs/floating_point.md.
 """
 
 from __future__ import annotations
