@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from halfmask.accounting.ledger import Ledger as Ledger
+    from halfmask.estimators import HalfmaskClassifier as HalfmaskClassifier
+    from halfmask.estimators import HalfmaskRegressor as HalfmaskRegressor
     from halfmask.schema import Schema as Schema
     from halfmask.statement import Statement as Statement
 

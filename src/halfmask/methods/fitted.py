@@ -31,7 +31,7 @@ class FeatureMap(Protocol):
 class LinearFit:
     """A fitted linear model: scores = [mapped public, private] @ coef.T + intercept.
 
-    Two classes and regression have one output, K > 2 classes have K. For two classes the score is the
+    Two classes and regression have one output, K > 2 classes have K; for two classes it is the
     log odds of the second class. `details` holds public facts only (steps, noise, radius, ...).
     """
 

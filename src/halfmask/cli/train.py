@@ -1,0 +1,131 @@
+"""`halfmask train`: a file and a schema in, a model folder with its ledger and statement out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from halfmask.cli.output import emit, json_option, note
+
+
+@click.command()
+@click.argument("data", type=click.Path(path_type=Path))
+@click.option(
+    "--schema",
+    "schema_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The TOML file that says which columns are private (see: halfmask init).",
+)
+@click.option("--epsilon", type=float, required=True, help="The privacy budget of this model.")
+@click.option(
+    "--delta",
+    type=float,
+    default=1e-6,
+    show_default=True,
+    help="The probability with which epsilon may fail; well below 1 / rows.",
+)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The model folder.")
+@click.option("--method", default="auto", show_default=True, help="auto, or a method by name.")
+@click.option(
+    "--relation",
+    type=click.Choice(["replace", "withhold"]),
+    default="replace",
+    show_default=True,
+    help="What two neighbouring tables may differ in.",
+)
+@click.option(
+    "--ledger",
+    "ledger_file",
+    type=click.Path(path_type=Path),
+    help="Charge this data set's ledger (default: a ledger in the model folder).",
+)
+@click.option("--resume", is_flag=True, help="Continue in a folder that holds no finished model.")
+@click.option("--unsafe-seed", type=int, help="Reproducible noise: the model is then NOT private.")
+@json_option
+def train(
+    data: Path,
+    schema_file: Path,
+    epsilon: float,
+    delta: float,
+    out: Path,
+    method: str,
+    relation: str,
+    ledger_file: Path | None,
+    resume: bool,
+    unsafe_seed: int | None,
+    as_json: bool,
+) -> None:
+    """Train a model on DATA (CSV or Parquet) under a privacy budget."""
+    from halfmask.accounting.gaussian import check_delta, check_epsilon
+    from halfmask.accounting.ledger import Ledger
+    from halfmask.accounting.relations import check_relation
+    from halfmask.mechanisms.noise import noise_source
+    from halfmask.schema import Schema
+    from halfmask.table import Encoder, read_frame
+    from halfmask.training import choose_method
+    from halfmask.training import train as fit
+
+    check_epsilon(epsilon)
+    check_delta(delta)
+    _check_folder(out, resume)
+    noise = noise_source(unsafe_seed)
+    schema = Schema.from_toml(schema_file)
+    frame = read_frame(data)
+    encoder = Encoder.fit(schema, frame)
+    table = encoder.encode(frame)
+    choice = choose_method(method, table, epsilon=epsilon, delta=delta)
+    note(f"Method {choice.method}: {choice.reason}.")
+    if unsafe_seed is not None:
+        note("Warning: --unsafe-seed makes the noise reproducible. This model is NOT private.")
+    if ledger_file is not None:
+        ledger = Ledger.open(ledger_file)
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        ledger = Ledger.open_or_create(
+            out / "ledger.jsonl", epsilon=epsilon, delta=delta, relation=check_relation(relation)
+        )
+    started = time.perf_counter()
+    model = fit(
+        table,
+        epsilon=epsilon,
+        delta=delta,
+        relation=relation,
+        method=method,
+        noise=noise,
+        encoder=encoder,
+        ledger=ledger,
+    )
+    seconds = time.perf_counter() - started
+    model.save(out)
+    result = {
+        "model": str(out),
+        "method": model.method,
+        "reason": model.reason,
+        "rows": table.n,
+        "privacy": model.privacy.to_json(),
+        "ledger": str(ledger.path),
+        "seconds": round(seconds, 3),
+    }
+    text = f"{model.privacy.text()}\n\nModel written to {out} ({seconds:.1f} s)."
+    emit(result, text, as_json)
+
+
+def _check_folder(out: Path, resume: bool) -> None:
+    """Refuse to overwrite a model, or to mix into a folder of something else."""
+    from halfmask.errors import InputError
+
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{str(out)!r} is a file: name a folder with --out.")
+    if (out / "model.json").exists():
+        raise InputError(
+            f"{str(out)!r} holds a finished model: name a new folder with --out, or remove it. "
+            "A removed model's budget stays spent."
+        )
+    if out.is_dir() and any(out.iterdir()) and not resume:
+        raise InputError(
+            f"{str(out)!r} exists and is not empty: name a new folder with --out, or pass --resume "
+            "to continue an interrupted training there."
+        )

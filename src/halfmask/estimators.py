@@ -1,0 +1,394 @@
+"""The scikit-learn face: estimators that take a schema, or a bare array in which all is private.
+
+`fit(frame)` reads the label from the frame by the schema; `fit(frame, y)` takes it from `y`;
+`fit(X, y)` without a schema treats every column and the label as private.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from halfmask.accounting.ledger import BudgetLedger
+from halfmask.errors import DataError, InputError
+from halfmask.frames import as_arrow
+from halfmask.mechanisms.noise import noise_source
+from halfmask.model import Model, class_array
+from halfmask.public_function import with_public_function
+from halfmask.schema import Schema
+from halfmask.statement import Statement
+from halfmask.table import Encoder, Table, Task
+from halfmask.training import train
+
+PublicFunction = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+class SpendsAgainWarning(UserWarning):
+    """A clone is fitted: cross-validation and searches spend the budget once per fit."""
+
+
+class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
+    """What classifiers and regressors share. `__init__` stores, `fit` validates."""
+
+    _task: Task
+    _method: str  # the estimators that offer a choice have a parameter `method` instead
+
+    def __init__(
+        self,
+        schema: Schema | None = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        relation: str = "replace",
+        row_norm: float = 1.0,
+        public: PublicFunction | None = None,
+        ledger: str | Path | BudgetLedger | None = None,
+        options: Mapping[str, Any] | None = None,
+        unsafe_seed: int | None = None,
+    ) -> None:
+        self.schema = schema
+        self.epsilon = epsilon
+        self.delta = delta
+        self.relation = relation
+        self.row_norm = row_norm
+        self.public = public
+        self.ledger = ledger
+        self.options = options
+        self.unsafe_seed = unsafe_seed
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Train under (epsilon, delta); spends that budget on the rows of `X`."""
+        if self.__dict__.get("_is_clone"):
+            warnings.warn(
+                f"Fitting a clone spends epsilon={self.epsilon} on these rows once more: k folds "
+                "or k candidates spend k times. Pass ledger=... to have them composed and capped.",
+                SpendsAgainWarning,
+                stacklevel=2,
+            )
+        encoder, table = self._training_table(X, y)
+        model = train(
+            table,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            relation=self.relation,
+            method=getattr(self, "method", None) or self._method,
+            noise=noise_source(self.unsafe_seed),
+            encoder=encoder,
+            ledger=self.ledger,
+            row_norm=self.row_norm,
+            options=self.options,
+        )
+        self._adopt(model)
+        return self
+
+    def _adopt(self, model: Model) -> None:
+        self.model_ = model
+        self.method_ = model.method
+        self.reason_ = model.reason
+
+    @property
+    def privacy_(self) -> Statement:
+        """The guarantee of the fitted model."""
+        check_is_fitted(self)
+        return self.model_.privacy
+
+    @property
+    def coef_(self) -> NDArray[np.float64]:
+        """Weights of the (mapped) public features, then of the private ones, one row an output."""
+        return self._linear("coef")
+
+    @property
+    def intercept_(self) -> NDArray[np.float64]:
+        """One number an output."""
+        return self._linear("intercept")
+
+    def _linear(self, name: str) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        fit = getattr(self.model_, "fit", None)
+        if fit is None:
+            raise AttributeError(f"Method {self.method_!r} has no {name}_: it is not linear.")
+        array: NDArray[np.float64] = getattr(fit, name)
+        return array
+
+    def _label_bounds(self) -> tuple[float, float] | None:
+        return None
+
+    def _training_table(self, X: Any, y: Any) -> tuple[Encoder | None, Table]:
+        if self.schema is not None:
+            if not isinstance(self.schema, Schema):
+                raise InputError("Expected a Schema: read one with Schema.from_toml(path).")
+            if self.schema.label.task != self._task:
+                raise InputError(
+                    f"{type(self).__name__} is for {self._task}, but the schema declares the label "
+                    f"{self.schema.label.name!r} for {self.schema.label.task}."
+                )
+            if self.public is not None:
+                raise InputError("Give roles in a schema or a public function, not both.")
+            frame = X if y is None else _with_label(X, y, self.schema)
+            encoder = Encoder.fit(self.schema, frame)
+            self.n_features_in_ = len(self.schema.columns)
+            return encoder, encoder.encode(frame)
+        if y is None:
+            raise InputError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None: pass "
+                "fit(X, y), or a schema that names the label column."
+            )
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=self._task == "regression")
+        table = Table.from_arrays(
+            X, y, row_norm=self.row_norm, task=self._task, label_bounds=self._label_bounds()
+        )
+        return None, with_public_function(table, X, self.public)
+
+    def _new_table(self, X: Any) -> Table:
+        check_is_fitted(self)
+        if self.model_.encoder is not None:
+            return self.model_.encode(X)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        return with_public_function(self.model_.encode(X), X, self.public)
+
+    def __sklearn_clone__(self) -> Self:
+        params = {name: getattr(self, name) for name in self.get_params(deep=False)}
+        copy = type(self)(**params)
+        copy._is_clone = True
+        return copy
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+
+class _Classifier(ClassifierMixin, _HalfmaskEstimator):  # type: ignore[misc]
+    """Classes from public and private columns."""
+
+    _task: Task = "classification"
+
+    def _adopt(self, model: Model) -> None:
+        super()._adopt(model)
+        self.classes_ = class_array(model.classes)
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Class probabilities, columns in the order of `classes_`."""
+        table = self._new_table(X)
+        return self.model_.probabilities(table)
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Scores: one number a row for two classes, one a class otherwise."""
+        table = self._new_table(X)
+        scores = self.model_.scores(table)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The likeliest class of each row."""
+        table = self._new_table(X)
+        return self.model_.predict(table)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Accuracy on rows of yours, which no guarantee covers; `y` may come from the frame."""
+        return float(super().score(X, _label_of(self, X, y), sample_weight))
+
+
+class _Regressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[misc]
+    """Numbers from public and private columns.
+
+    `label_bounds` bounds the target of bare arrays; a schema declares it instead.
+    """
+
+    _task: Task = "regression"
+
+    def __init__(
+        self,
+        schema: Schema | None = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        relation: str = "replace",
+        row_norm: float = 1.0,
+        label_bounds: tuple[float, float] = (-1.0, 1.0),
+        public: PublicFunction | None = None,
+        ledger: str | Path | BudgetLedger | None = None,
+        options: Mapping[str, Any] | None = None,
+        unsafe_seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            schema,
+            epsilon=epsilon,
+            delta=delta,
+            relation=relation,
+            row_norm=row_norm,
+            public=public,
+            ledger=ledger,
+            options=options,
+            unsafe_seed=unsafe_seed,
+        )
+        self.label_bounds = label_bounds
+
+    def _label_bounds(self) -> tuple[float, float] | None:
+        return self.label_bounds
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """The predicted number of each row, clamped to the declared bounds."""
+        table = self._new_table(X)
+        return self.model_.predict(table)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """R² on rows of yours, which no guarantee covers; `y` may come from the frame."""
+        return float(super().score(X, _label_of(self, X, y), sample_weight))
+
+
+class HalfmaskClassifier(_Classifier):
+    """Classes from public and private columns, the guarantee covering exactly the private part.
+
+    Parameters: `schema` names roles, bounds and categories (None: everything is private, rows
+    clipped to `row_norm`); `epsilon`, `delta` and `relation` are the guarantee; `method` is "auto"
+    or a name of `halfmask.training.METHODS`; `public` is a function of rows whose value is public;
+    `ledger` is a file that composes many fits; `unsafe_seed` makes the noise reproducible and the
+    model not private. Fitted: `classes_`, `coef_`, `intercept_`, `method_`, `reason_`, `privacy_`.
+    """
+
+    def __init__(
+        self,
+        schema: Schema | None = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        relation: str = "replace",
+        method: str = "auto",
+        row_norm: float = 1.0,
+        public: PublicFunction | None = None,
+        ledger: str | Path | BudgetLedger | None = None,
+        options: Mapping[str, Any] | None = None,
+        unsafe_seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            schema,
+            epsilon=epsilon,
+            delta=delta,
+            relation=relation,
+            row_norm=row_norm,
+            public=public,
+            ledger=ledger,
+            options=options,
+            unsafe_seed=unsafe_seed,
+        )
+        self.method = method
+
+
+class HalfmaskRegressor(_Regressor):
+    """Numbers from public and private columns; parameters as of `HalfmaskClassifier`.
+
+    `label_bounds` bounds the target of bare arrays; a schema declares it instead.
+    """
+
+    def __init__(
+        self,
+        schema: Schema | None = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        relation: str = "replace",
+        method: str = "auto",
+        row_norm: float = 1.0,
+        label_bounds: tuple[float, float] = (-1.0, 1.0),
+        public: PublicFunction | None = None,
+        ledger: str | Path | BudgetLedger | None = None,
+        options: Mapping[str, Any] | None = None,
+        unsafe_seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            schema,
+            epsilon=epsilon,
+            delta=delta,
+            relation=relation,
+            row_norm=row_norm,
+            label_bounds=label_bounds,
+            public=public,
+            ledger=ledger,
+            options=options,
+            unsafe_seed=unsafe_seed,
+        )
+        self.method = method
+
+
+class OneShotClassifier(_Classifier):
+    """Classes by the method `one-shot`."""
+
+    _method = "one-shot"
+
+
+class OneShotRegressor(_Regressor):
+    """Numbers by the method `one-shot`."""
+
+    _method = "one-shot"
+
+
+class GDClassifier(_Classifier):
+    """Classes by the method `gd`."""
+
+    _method = "gd"
+
+
+class GDRegressor(_Regressor):
+    """Numbers by the method `gd`."""
+
+    _method = "gd"
+
+
+class SGDClassifier(_Classifier):
+    """Classes by the method `sgd`."""
+
+    _method = "sgd"
+
+
+class SGDRegressor(_Regressor):
+    """Numbers by the method `sgd`."""
+
+    _method = "sgd"
+
+
+class DPSGDClassifier(_Classifier):
+    """Classes by the baseline `dp-sgd`, everything private."""
+
+    _method = "dp-sgd"
+
+
+class DPSGDRegressor(_Regressor):
+    """Numbers by the baseline `dp-sgd`, everything private."""
+
+    _method = "dp-sgd"
+
+
+class LabelSpanClassifier(_Classifier):
+    """Classes by the baseline `label-span`: public features, private label."""
+
+    _method = "label-span"
+
+
+def _with_label(X: Any, y: Any, schema: Schema) -> pa.Table:
+    """The frame's columns with `y` as the label column, whether or not the frame has one."""
+    names = [column.name for column in schema.columns]
+    names += [schema.unit.column] if schema.unit else []
+    table = as_arrow(X, names)
+    values = np.asarray(y)
+    if values.ndim != 1 or len(values) != table.num_rows:
+        raise DataError(
+            f"Expected one label a row: {table.num_rows} rows, y of shape {values.shape}."
+        )
+    return table.append_column(schema.label.name, pa.array(values.tolist()))
+
+
+def _label_of(estimator: _HalfmaskEstimator, X: Any, y: Any) -> Any:
+    """`y`, or the label column of the frame in the model's own classes."""
+    if y is not None:
+        return y
+    check_is_fitted(estimator)
+    if estimator.model_.encoder is None:
+        raise InputError("Pass y: a bare array has no label column.")
+    table = estimator.model_.encode(X, with_label=True)
+    return table.label if table.classes is None else class_array(table.classes)[table.label]

@@ -1,0 +1,207 @@
+"""Fitted models: what predicts, with its guarantee, stored as npz and JSON without pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, softmax
+
+from halfmask.errors import DataError, InputError
+from halfmask.methods.fitted import LinearFit
+from halfmask.statement import Statement
+from halfmask.table import Encoder, Table, Task
+
+Floats = NDArray[np.float64]
+
+FORMAT = "halfmask-model-1"
+_KINDS = {"linear": "halfmask.model:LinearModel", "mlp": "halfmask.neural.model:NeuralModel"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Model(ABC):
+    """A fitted model. `encoder` is None where it was fitted on bare arrays."""
+
+    kind: ClassVar[str]
+
+    encoder: Encoder | None
+    task: Task
+    classes: tuple[Any, ...] | None
+    label_bounds: tuple[float, float] | None
+    row_norm: float | None
+    method: str
+    reason: str
+    privacy: Statement
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @abstractmethod
+    def scores(self, table: Table) -> Floats:
+        """K columns for K > 2 classes, else one: the log odds of the second class, or a number."""
+
+    @abstractmethod
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything `scores` needs, as arrays."""
+
+    @classmethod
+    @abstractmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], **common: Any) -> Model:
+        """The inverse of `arrays`; `common` are the fields of this class."""
+
+    def encode(self, frame: Any, *, with_label: bool = False) -> Table:
+        """A frame (or a bare array, where the model was fitted on one) as a table, row by row."""
+        if self.encoder is not None:
+            return self.encoder.encode(frame, with_label, with_unit=False)
+        assert self.row_norm is not None
+        return Table.from_arrays(
+            frame, row_norm=self.row_norm, task=self.task, label_bounds=self.label_bounds
+        )
+
+    def probabilities(self, table: Table) -> Floats:
+        """The probability of each class, one row each, summing to one."""
+        if self.task != "classification":
+            raise InputError("A regression model predicts numbers: it has no class probabilities.")
+        scores = self.scores(table)
+        if scores.shape[1] > 1:
+            spread: Floats = softmax(scores, axis=1)
+            return spread
+        second = expit(scores[:, 0])
+        return np.column_stack([1 - second, second])
+
+    def predict(self, table: Table) -> NDArray[Any]:
+        """The likeliest class of each row, or its number clamped to the declared bounds."""
+        scores = self.scores(table)
+        if self.task == "regression":
+            assert self.label_bounds is not None
+            numbers: Floats = np.clip(scores[:, 0], *self.label_bounds)
+            return numbers
+        best = scores.argmax(axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(int)
+        predicted: NDArray[Any] = class_array(self.classes)[best]
+        return predicted
+
+    def save(self, folder: str | Path) -> None:
+        """Write model.npz, then model.json; a folder without the latter holds no finished model."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with _replacing(folder / "model.npz") as path, path.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **self.arrays())
+        description = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "task": self.task,
+            "classes": None if self.classes is None else list(self.classes),
+            "label_bounds": self.label_bounds,
+            "row_norm": self.row_norm,
+            "method": self.method,
+            "reason": self.reason,
+            "details": dict(self.details),
+            "encoder": None if self.encoder is None else self.encoder.to_json(),
+            "privacy": self.privacy.to_json(),
+        }
+        with _replacing(folder / "model.json") as path:
+            path.write_text(json.dumps(description, indent=2, allow_nan=False), encoding="utf-8")
+
+    @staticmethod
+    def load(folder: str | Path) -> Model:
+        """Read what `save` has written."""
+        folder = Path(folder)
+        if not (folder / "model.json").is_file():
+            raise InputError(
+                f"There is no model in {str(folder)!r}: pass the folder named by --out of train."
+            )
+        try:
+            description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+            with np.load(folder / "model.npz", allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+        except (OSError, ValueError, zipfile.BadZipFile):
+            raise DataError(
+                f"The model in {str(folder)!r} is damaged or incomplete: train it again."
+            ) from None
+        if description.get("format") != FORMAT or description.get("kind") not in _KINDS:
+            raise DataError(f"The model in {str(folder)!r} is of another format: train it again.")
+        module, name = _KINDS[description["kind"]].split(":")
+        kind: type[Model] = getattr(import_module(module), name)
+        encoder, classes = description["encoder"], description["classes"]
+        bounds = description["label_bounds"]
+        return kind.from_arrays(
+            arrays,
+            encoder=None if encoder is None else Encoder.from_json(encoder),
+            task=description["task"],
+            classes=None if classes is None else tuple(classes),
+            label_bounds=None if bounds is None else (bounds[0], bounds[1]),
+            row_norm=description["row_norm"],
+            method=description["method"],
+            reason=description["reason"],
+            privacy=Statement.from_json(description["privacy"]),
+            details=description["details"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LinearModel(Model):
+    """Scores are linear in the (mapped) public features and the private ones."""
+
+    kind: ClassVar[str] = "linear"
+
+    fit: LinearFit
+
+    def scores(self, table: Table) -> Floats:
+        """[public, private] @ coef.T + intercept, without copying the blocks together."""
+        mapped = self.fit.feature_map
+        public = table.public if mapped is None else mapped.transform(table.public)
+        split = public.shape[1]
+        scores: Floats = (
+            public @ self.fit.coef[:, :split].T
+            + table.private @ self.fit.coef[:, split:].T
+            + self.fit.intercept
+        )
+        return scores
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Coefficients, and the feature map's arrays behind the prefix `map.`."""
+        stored: dict[str, NDArray[Any]] = {"coef": self.fit.coef, "intercept": self.fit.intercept}
+        if self.fit.feature_map is not None:
+            arrays = self.fit.feature_map.to_arrays()
+            stored |= {f"map.{name}": array for name, array in arrays.items()}
+        return stored
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], **common: Any) -> LinearModel:
+        """The inverse of `arrays`."""
+        mapped = {n.removeprefix("map."): a for n, a in arrays.items() if n.startswith("map.")}
+        feature_map = None
+        if mapped:
+            from halfmask.features import feature_map_from_arrays
+
+            feature_map = feature_map_from_arrays(mapped)
+        fit = LinearFit(
+            coef=arrays["coef"],
+            intercept=arrays["intercept"],
+            details=common["details"],
+            feature_map=feature_map,
+        )
+        return cls(fit=fit, **common)
+
+
+def class_array(classes: tuple[Any, ...] | None) -> NDArray[Any]:
+    """Classes as an array of their own type; mixed types stay objects."""
+    assert classes is not None
+    same = len({type(value) for value in classes}) == 1
+    return np.array(list(classes), dtype=None if same else object)
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """A temporary path beside `target`, moved over it when the block ends without an error."""
+    temporary = target.with_name(target.name + ".part")
+    yield temporary
+    os.replace(temporary, target)

@@ -1,0 +1,116 @@
+"""From a table to a fitted model with its statement: choose, calibrate, charge, release, state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from halfmask.accounting.gaussian import check_delta, check_epsilon
+from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
+from halfmask.accounting.relations import Relation, check_relation
+from halfmask.errors import InputError
+from halfmask.mechanisms.noise import NoiseSource
+from halfmask.mechanisms.release import Releaser
+from halfmask.methods.auto import Choice, Problem, choose
+from halfmask.methods.fitted import LINEAR_METHODS, linear_method
+from halfmask.model import LinearModel, Model
+from halfmask.statement import Statement
+from halfmask.table import Encoder, Table
+
+METHODS = ("auto", *LINEAR_METHODS)
+
+
+def choose_method(method: str, table: Table, *, epsilon: float, delta: float) -> Choice:
+    """`method` as asked for, or what `auto` picks from public facts alone."""
+    if method == "auto":
+        return choose(Problem.of(table, epsilon=epsilon, delta=delta))
+    if method not in METHODS:
+        raise InputError(f"Unknown method {method!r}: expected one of {', '.join(METHODS)}.")
+    return Choice(method=method, reason="asked for by name")
+
+
+def open_budget(
+    ledger: str | Path | BudgetLedger | None, *, epsilon: float, delta: float, relation: Relation
+) -> BudgetLedger:
+    """The ledger to charge: a file's, one that is open already, or one for this fit alone."""
+    if ledger is None:
+        return MemoryLedger(epsilon=epsilon, delta=delta, relation=relation)
+    budget = Ledger.open(ledger) if isinstance(ledger, str | Path) else ledger
+    if budget.relation != relation:
+        raise InputError(
+            f"The ledger keeps its budget under {budget.relation!r}, this model asks for "
+            f"{relation!r}: pass relation={budget.relation!r}, or use another ledger."
+        )
+    return budget
+
+
+def train(
+    table: Table,
+    *,
+    epsilon: float,
+    delta: float,
+    relation: str,
+    method: str,
+    noise: NoiseSource,
+    encoder: Encoder | None = None,
+    ledger: str | Path | BudgetLedger | None = None,
+    row_norm: float | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Model:
+    """Fit `table` under (epsilon, delta) and state what was promised.
+
+    Everything that can be wrong with the input is found before the ledger is charged.
+    """
+    check_epsilon(epsilon)
+    check_delta(delta)
+    checked = check_relation(relation)
+    if table.label is None:
+        raise InputError("Training needs the label: pass it with the data.")
+    choice = choose_method(method, table, epsilon=epsilon, delta=delta)
+    budget = open_budget(ledger, epsilon=epsilon, delta=delta, relation=checked)
+    releaser = Releaser(budget, noise)
+    fit = linear_method(choice.method)(
+        table, releaser, epsilon=epsilon, delta=delta, **dict(options or {})
+    )
+    return LinearModel(
+        encoder=encoder,
+        task=table.task,
+        classes=table.classes,
+        label_bounds=table.label_bounds,
+        row_norm=row_norm,
+        method=choice.method,
+        reason=choice.reason,
+        privacy=state(table, releaser, delta=delta),
+        details=fit.details,
+        fit=fit,
+    )
+
+
+def state(table: Table, releaser: Releaser, *, delta: float) -> Statement:
+    """The statement of a fit on `table` whose releases all went through `releaser`."""
+    schema = table.schema
+    notes = []
+    if schema is None and table.task == "classification":
+        notes.append("The set of labels present in the data counts as public.")
+    if schema is None:
+        notes.append(f"Rows were clipped to Euclidean norm {table.private_norm:g}.")
+    if schema is not None:
+        public, private, label = schema.public, schema.private, schema.label.name
+    else:
+        public = tuple(dict.fromkeys(table.public_sources))
+        private, label = tuple(dict.fromkeys(table.private_sources)), "y"
+    return Statement.build(
+        events=releaser.events,
+        delta=delta,
+        relation=releaser.relation,
+        public=public,
+        private=private,
+        label=label,
+        label_private=table.label_private,
+        released=releaser.released,
+        noise=releaser.noise,
+        unit_column=None if schema is None or schema.unit is None else schema.unit.column,
+        max_rows=table.max_rows,
+        notes=notes,
+    )
