@@ -38,7 +38,7 @@ def clip_weights(norms: Tensor, clip_norm: float) -> Tensor:
     if not (clip_norm > 0.0 and math.isfinite(clip_norm)):
         raise InputError(f"Expected clip_norm={clip_norm} to be positive and finite.")
     bound = clip_norm * (1.0 - CLIP_MARGIN)
-    weights = (bound / norms.clamp_min(bound)).clamp_max(1.0)
+    weights = torch.where(norms > bound, bound / norms, torch.ones_like(norms))
     return torch.where(torch.isfinite(norms), weights, torch.zeros_like(weights))
 
 

@@ -2,8 +2,8 @@
 
 The same sums as `neural.ghost`, without autograd: chunks of rows small enough to stay in the cache
 go through forward pass, norms and weighted products before the next chunk is touched, in memory
-that is allocated once. With structured padding the padded half of the first layer is a lookup, and its
-weight gradient is one product with the difference of the two halves.
+that is allocated once. With structured padding the padded half of the first layer is a lookup, and
+its weight gradient is one product with the difference of the two halves.
 
 Guarantee: docs/proofs/ghost.md.
 """
