@@ -86,6 +86,21 @@ class Advance(Protocol):
 
 
 @contextmanager
+def reporting(label: str) -> Iterator[Callable[[float, str], None]]:
+    """Like `progress`, for work that tells the share it has done (0 to 1) and what it is at."""
+    if not sys.stderr.isatty():
+        yield lambda share, text: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task(label, total=1.0)
+        yield lambda share, text: bar.update(task, completed=share, description=f"{label}: {text}")
+
+
+@contextmanager
 def progress(total: int | None, label: str) -> Iterator[Advance]:
     """A progress bar on standard error, where that is a terminal.
 
