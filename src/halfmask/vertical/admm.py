@@ -29,8 +29,9 @@ from halfmask.vertical.loss import LossName, loss_named
 Update = Literal["sharing", "as-written"]
 UPDATES: tuple[Update, ...] = get_args(Update)
 
-# Boyd et al. 2011, equation (3.13).
-_IMBALANCE, _RHO_FACTOR = 10.0, 2.0
+# Boyd et al. 2011, equation (3.13), on residuals relative to what they are residuals of, as
+# Wohlberg 2017 (arXiv:1704.06209) advises: absolute ones depend on the units of the columns.
+_IMBALANCE, _RHO_FACTOR = 4.0, 2.0
 
 
 class DivergenceWarning(UserWarning):
@@ -140,11 +141,11 @@ def run_admm(
     divisor = len(names) if config.update == "sharing" else 1
     warned = False
     for number in range(len(state.history) + 1, config.rounds + 1):
-        record, settled = _one_round(channel, targets, config, state, number, divisor)
+        record, settled, balance = _one_round(channel, targets, config, state, number, divisor)
         if watch is not None:
             record = Round(**{**vars(record), "watched": dict(watch(number))})
         state.history.append(record)
-        if not warned and _grows(state.history):
+        if not warned and not config.adapt_rho and _grows(state.history):
             warned = True
             warnings.warn(
                 _growth_advice(config, len(names), number), DivergenceWarning, stacklevel=2
@@ -152,7 +153,7 @@ def run_admm(
         if settled:
             return AdmmResult(history=tuple(state.history), converged=True, state=state)
         if config.adapt_rho:
-            state.rho = _adapted(state.rho, record)
+            state.rho = _adapted(state.rho, balance)
     return AdmmResult(history=tuple(state.history), converged=False, state=state)
 
 
@@ -163,7 +164,7 @@ def _one_round(
     state: AdmmState,
     number: int,
     divisor: int,
-) -> tuple[Round, bool]:
+) -> tuple[Round, bool, float]:
     """z and dual from the last shares, then new shares; `state` changes only when every party has
     answered.
     """
@@ -207,17 +208,19 @@ def _one_round(
         and record.primal_residual <= scale + config.tolerance * size
         and record.dual_residual <= scale + config.tolerance * dual_size
     )
+    balance = (record.primal_residual * dual_size) / max(record.dual_residual * size, 1e-300)
     state.z, state.dual, state.shares = z, dual, shares
-    return record, settled
+    return record, settled, balance
 
 
 def _grows(history: list[Round]) -> bool:
-    """Whether, five rounds in, the residual lies above where it began."""
-    return len(history) >= 5 and history[-1].primal_residual > history[0].primal_residual
+    """Whether the residual is back at three times its lowest, and not merely at rounding level."""
+    residuals = [record.primal_residual for record in history]
+    return residuals[-1] > max(3 * min(residuals), 1e-3 * residuals[0]) and len(residuals) >= 5
 
 
 def _growth_advice(config: AdmmConfig, parties: int, number: int) -> str:
-    text = f"The ADMM residual after round {number} is larger than after round 1."
+    text = f"The ADMM residual grows: after round {number} it is three times its lowest."
     if config.update == "as-written" and parties > 1:
         return (
             text
@@ -227,9 +230,7 @@ def _growth_advice(config: AdmmConfig, parties: int, number: int) -> str:
     return text + " Noise on the shares, or a rho that does not suit the data, does this."
 
 
-def _adapted(rho: float, record: Round) -> float:
-    if record.primal_residual > _IMBALANCE * record.dual_residual:
+def _adapted(rho: float, balance: float) -> float:
+    if balance > _IMBALANCE:
         return rho * _RHO_FACTOR
-    if record.dual_residual > _IMBALANCE * record.primal_residual:
-        return rho / _RHO_FACTOR
-    return rho
+    return rho / _RHO_FACTOR if balance < 1 / _IMBALANCE else rho

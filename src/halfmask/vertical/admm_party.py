@@ -138,7 +138,7 @@ class AdmmParty:
         )
         if self.noise.kind == "as-written":
             assert self._noise_source is not None
-            self.x = self.x + self._noise_source.gaussian(self.x.shape, self.noise.std)
+            self.x = self.x + self.noise.std * self._noise_source.normal(len(self.x))
         exact = self.block.scores(self.x)
         self.released = exact if self._series is None else self._protect(exact, target, kappa)
         return self.released

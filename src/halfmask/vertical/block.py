@@ -178,13 +178,13 @@ class Block:
             # for a box around 0, and the ball only scales (‖·‖₁ is positively homogeneous).
             new = moved if constraint is None else constraint.project(moved)
             if float(np.linalg.norm(new - ahead)) <= tolerance:
-                return cast(Vector, new)
+                return new
             if float(np.dot(ahead - new, new - x)) > 0:
                 momentum = 1.0
             following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
             ahead = new + (momentum - 1) / following * (new - x)
             x, momentum = new, following
-        return cast(Vector, x)
+        return x
 
 
 def _multiplier(squares: Vector, shifted: Vector, radius: float) -> float:

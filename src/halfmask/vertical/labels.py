@@ -48,7 +48,7 @@ def hide_labels(
         [RandomizedResponseEvent(epsilon=epsilon, categories=2)], "labels by randomised response"
     )
     flip = 1 / (1 + math.exp(epsilon))
-    flipped = np.where(noise.uniform(values.shape) < flip, 1 - values, values)
+    flipped = np.where(noise.uniform(len(values)) < flip, 1 - values, values)
     return HiddenLabels(
         targets=(flipped - flip) / (1 - 2 * flip), excess=flip / (1 - 2 * flip), epsilon=epsilon
     )

@@ -28,8 +28,10 @@ _TOLERANCE = 1e-13
 class Loss(Protocol):
     """A convex loss of one score per row; the targets are -1 and +1, or numbers for `squared`."""
 
-    linear_in_target: bool
-    """Whether an unbiased estimate of the target gives an unbiased loss (needed to hide labels)."""
+    @property
+    def linear_in_target(self) -> bool:
+        """Whether an unbiased estimate of the target gives an unbiased loss, to hide labels."""
+        ...
 
     def value(self, scores: Vector, targets: Vector) -> Vector:
         """The loss of every row."""
@@ -66,6 +68,7 @@ class Logistic:
         high = level / c
         z = np.clip(start, low, high)
         scale = _TOLERANCE * (1 + np.abs(level))
+        last = high - low
         for _ in range(_NEWTON_STEPS):
             p = expit(z)
             residual = p + c * z - level
@@ -74,10 +77,15 @@ class Logistic:
             above = residual > 0
             np.copyto(high, z, where=above)
             np.copyto(low, z, where=~above)
-            step = z - residual / (c + p * (1 - p))
-            outside = (step < low) | (step > high)
-            z = np.where(outside, 0.5 * (low + high), step) if outside.any() else step
-        return cast(Vector, z)
+            step = -residual / (c + p * (1 - p))
+            # Bisect where Newton leaves the bracket, and where its steps do not shrink: far from
+            # the root it can jump from one end to the other for ever.
+            poor = (z + step <= low) | (z + step >= high) | (np.abs(step) > 0.5 * last)
+            if poor.any():
+                step = np.where(poor & (residual != 0), 0.5 * (low + high) - z, step)
+            z = z + step
+            last = np.abs(step)
+        return z
 
 
 @dataclass(frozen=True)
@@ -87,13 +95,13 @@ class Squared:
     linear_in_target: bool = True
 
     def value(self, scores: Vector, targets: Vector) -> Vector:
-        return cast(Vector, 0.5 * (scores - targets) ** 2)
+        return 0.5 * (scores - targets) ** 2
 
     def slope(self, scores: Vector, targets: Vector) -> Vector:
         return scores - targets
 
     def prox(self, points: Vector, targets: Vector, c: float, start: Vector) -> Vector:
-        return cast(Vector, (targets + c * points) / (1 + c))
+        return (targets + c * points) / (1 + c)
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,7 @@ class Hinge:
         margin = targets * points
         # Either the hinge is active all the way (a shift by 1/c), or not at all, or z stops at the
         # kink.
-        return cast(Vector, targets * np.maximum(margin, np.minimum(margin + 1 / c, 1.0)))
+        return targets * np.maximum(margin, np.minimum(margin + 1 / c, 1.0))
 
 
 @dataclass(frozen=True)
@@ -128,13 +136,13 @@ class SmoothedHinge:
 
     def slope(self, scores: Vector, targets: Vector) -> Vector:
         gap = np.clip(1 - targets * scores, 0.0, self.width)
-        return cast(Vector, -targets * gap / self.width)
+        return -targets * gap / self.width
 
     def prox(self, points: Vector, targets: Vector, c: float, start: Vector) -> Vector:
         margin = targets * points
         inside = (c * margin + 1 / self.width) / (c + 1 / self.width)
         moved = np.where(margin + 1 / c <= 1 - self.width, margin + 1 / c, inside)
-        return cast(Vector, targets * np.where(margin >= 1, margin, moved))
+        return targets * np.where(margin >= 1, margin, moved)
 
 
 def loss_named(name: str) -> Loss:

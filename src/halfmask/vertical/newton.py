@@ -150,8 +150,9 @@ def noisy_newton(
         "gradients",
     )
 
-    values, vectors = _spectrum(_released_gram(block, np.ones(len(targets)), gram_noise),
-    gram_noise) values = values / 4
+    gram = _released_gram(block, np.ones(len(targets)), gram_noise)
+    values, vectors = _spectrum(gram, gram_noise)
+    values = values / 4
     w = np.zeros(columns)
     seen = np.zeros(columns)
     evidence = np.zeros(columns)
@@ -198,5 +199,3 @@ def _spectrum(matrix: Vector, noise: _Opened) -> tuple[Vector, Vector]:
     values, vectors = np.linalg.eigh(matrix)
     floor = 0.5 * noise.std * math.sqrt(len(values) / 2)
     return np.maximum(values, floor), vectors
-
-

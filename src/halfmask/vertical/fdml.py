@@ -1,0 +1,186 @@
+"""SGD over distributed features: the baseline A compares with (FDML, Hu et al. 2019).
+
+For each batch every party sends its scores, the coordinator answers with the slope of the loss at
+their sum, and every party takes a step on its own coefficients. Noise, each way named:
+
+    none        no guarantee.
+    as-written  FDML's: noise on the scores only. The coefficients still depend on every row without
+                noise, so no ε exists.
+    row         scores clipped to ±score_bound and noised, *and* noise on every gradient, so that
+                the coefficients are post-processing. Guarantee: docs/proofs/fdml.md.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from halfmask.accounting.events import GaussianEvent
+from halfmask.errors import InputError
+from halfmask.mechanisms.noise import NoiseSource, add_gaussian
+from halfmask.mechanisms.release import Releaser, Sensitivity, widened_std
+from halfmask.vertical.block import Vector
+from halfmask.vertical.channel import Channel, Message, ask_all
+from halfmask.vertical.loss import LossName, loss_named
+from halfmask.vertical.party import Party
+from halfmask.vertical.rows import bounded_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class FdmlNoise:
+    """`ratio` is μ of all epochs together for one replaced row; half of μ² goes to scores."""
+
+    kind: Literal["none", "as-written", "row"] = "none"
+    epochs: int = 1
+    ratio: float = 0.0
+    std: float = 0.0
+    row_norm: float = 1.0
+    score_bound: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("none", "as-written", "row"):
+            raise InputError(f"Unknown noise {self.kind!r}: expected none, as-written or row.")
+        if self.kind == "row" and not (self.ratio > 0 and self.epochs > 0):
+            raise InputError("Row noise needs a ratio > 0 and epochs > 0.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FdmlConfig:
+    """What the coordinator decides. Steps shrink with the square root of the epoch."""
+
+    loss: LossName = "logistic"
+    epochs: int = 20
+    batch: int = 128
+    step_size: float = 0.5
+    shuffle_seed: int = 0
+
+
+class FdmlParty:
+    """A party's coefficients and its two answers, scores and steps.
+
+    Guarantee: docs/proofs/fdml.md: each row is scored, and enters a gradient, once per epoch.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        matrix: Any,
+        *,
+        strength: float,
+        noise: FdmlNoise | None = None,
+        releaser: Releaser | None = None,
+        noise_source: NoiseSource | None = None,
+        start: Vector | None = None,
+        ids: Sequence[Any] | None = None,
+    ) -> None:
+        self.noise = noise or FdmlNoise()
+        private = self.noise.kind == "row"
+        self.matrix = bounded_rows(matrix, self.noise.row_norm) if private else matrix
+        self.strength = strength
+        rows, columns = (int(n) for n in self.matrix.shape)
+        self.x: Vector = np.zeros(columns) if start is None else np.array(start, dtype=np.float64)
+        self.party = Party(name, rows=rows, ids=ids)
+        self.party.answers("fdml-scores", self._scores)
+        self.party.answers("fdml-step", self._step)
+        self._uses = {"fdml-scores": np.zeros(rows, int), "fdml-step": np.zeros(rows, int)}
+        self._source = releaser.noise if releaser is not None else noise_source
+        if self.noise.kind != "none" and self._source is None:
+            raise InputError(f"Noise {self.noise.kind!r} needs a source of noise.")
+        if private:
+            self._charge(releaser, name)
+
+    def _charge(self, releaser: Releaser | None, name: str) -> None:
+        if releaser is None:
+            raise InputError("Row noise needs a releaser with a ledger to charge.")
+        half = self.noise.ratio / math.sqrt(2 * self.noise.epochs)
+        for what in ("scores", "gradients"):
+            # Batches of one epoch are disjoint: a row is in one, so an epoch is one release.
+            event = GaussianEvent(replace=half, withhold=half / 2, count=self.noise.epochs)
+            releaser.charge(event, f"{what} of {name}, each row once per epoch")
+
+    def _protect(self, value: Vector, bound: float) -> Vector:
+        """`value` plus noise for a row that moves it by at most 2·bound."""
+        assert self._source is not None
+        std = 2 * bound * math.sqrt(2 * self.noise.epochs) / self.noise.ratio
+        sensitivity = Sensitivity(replace=2 * bound, withhold=bound)
+        return add_gaussian(value, widened_std(std, value.size, sensitivity), self._source)
+
+    def _rows(self, request: Message) -> np.ndarray:
+        rows = np.asarray(request.arrays["rows"], dtype=np.int64)
+        inside = rows.ndim == 1 and bool(np.all((rows >= 0) & (rows < self.party.rows)))
+        if not inside or len(np.unique(rows)) != len(rows):
+            raise InputError("A batch must name rows of the table, each once.")
+        if self.noise.kind == "row":
+            uses = self._uses[request.kind]
+            if np.any(uses[rows] >= self.noise.epochs):
+                raise InputError(
+                    f"Party {self.party.name!r} was asked about a row more often than the "
+                    f"{self.noise.epochs} epochs it has paid for."
+                )
+            uses[rows] += 1
+        return rows
+
+    def _scores(self, request: Message) -> Message:
+        scores = np.asarray(self.matrix[self._rows(request)] @ self.x, dtype=np.float64)
+        if self.noise.kind == "as-written":
+            assert self._source is not None
+            scores = scores + self.noise.std * self._source.normal(len(scores))
+        elif self.noise.kind == "row":
+            bound = self.noise.score_bound
+            scores = self._protect(np.clip(scores, -bound, bound), bound)
+        return request.reply(arrays={"scores": scores})
+
+    def _step(self, request: Message) -> Message:
+        rows = self._rows(request)
+        slopes = np.asarray(request.arrays["slopes"], dtype=np.float64)
+        if slopes.shape != rows.shape or not np.all(np.isfinite(slopes)):
+            raise InputError("Expected one finite slope per row of the batch.")
+        if self.noise.kind == "row":
+            slopes = np.clip(slopes, -1.0, 1.0)
+        gradient = np.asarray(self.matrix[rows].T @ slopes, dtype=np.float64)
+        if self.noise.kind == "row":
+            gradient = self._protect(gradient, self.noise.row_norm)
+        gradient = gradient / max(len(rows), 1) + self.strength / self.party.rows * self.x
+        self.x = self.x - float(request.values["step_size"]) * gradient
+        return request.reply()
+
+
+def run_fdml(
+    channel: Channel,
+    targets: Vector,
+    config: FdmlConfig,
+    *,
+    watch: Callable[[int], Mapping[str, float]] | None = None,
+) -> list[dict[str, float]]:
+    """Run all epochs; one record of watched numbers per epoch. Targets are -1 and +1.
+
+    The slopes tell every party the labels, as the dual of ADMM does.
+    """
+    loss = loss_named(config.loss)
+    run, draw = secrets.token_hex(8), np.random.default_rng(config.shuffle_seed)
+    history: list[dict[str, float]] = []
+    number = 0
+    for epoch in range(1, config.epochs + 1):
+        order = draw.permutation(len(targets))
+        step_size = config.step_size / math.sqrt(epoch)
+        for start in range(0, len(order), config.batch):
+            rows = order[start : start + config.batch]
+            number += 1
+            ask = Message(kind="fdml-scores", run=run, round=number, arrays={"rows": rows})
+            replies = ask_all(channel, ask, shapes={"scores": rows.shape})
+            total = np.sum([reply.arrays["scores"] for reply in replies.values()], axis=0)
+            step = Message(
+                kind="fdml-step",
+                run=run,
+                round=number,
+                arrays={"rows": rows, "slopes": loss.slope(total, targets[rows])},
+                values={"step_size": step_size},
+            )
+            ask_all(channel, step, shapes={})
+        history.append({"epoch": float(epoch), **(watch(epoch) if watch else {})})
+    return history

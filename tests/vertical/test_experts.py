@@ -1,0 +1,250 @@
+"""Experts: sensitivities attacked, charges exact, and models that learn."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+
+from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.ledger import MemoryLedger
+from halfmask.errors import BudgetExceededError, InputError
+from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.release import Releaser
+from halfmask.vertical.channel import LocalChannel, Message
+from halfmask.vertical.coordinator import Coordinator
+from halfmask.vertical.experts import (
+    ExpertParty,
+    class_prior,
+    combined_ratio,
+    fixed_rule,
+    train_experts,
+)
+from halfmask.vertical.labels import hide_labels
+from halfmask.vertical.newton import ExpertRows, NewtonConfig, expert_costs, noisy_newton
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+class Recording:
+    """Takes the place of a releaser: records exact values in units of their noise."""
+
+    def __init__(self):
+        self.values = []
+
+    def gaussian_series(self, *, sensitivity, noise_std, count, what):
+        recording, left = self.values, [count]
+
+        class Series:
+            def release(self, value):
+                left[0] -= 1
+                assert left[0] >= 0
+                recording.append(np.asarray(value) / noise_std)
+                # A fixed answer: both tables see the same transcript, as the proof conditions on.
+                return np.random.default_rng(len(recording)).normal(size=value.shape) * noise_std
+
+        return Series()
+
+
+def one_hot(rng, n, groups):
+    return np.hstack([np.eye(k)[rng.integers(k, size=n)] for k in groups])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=SEEDS,
+    nonnegative=st.booleans(),
+    label_private=st.booleans(),
+    excess=st.sampled_from([0.0, 0.6]),
+)
+def test_no_neighbour_moves_the_releases_further_than_was_charged(
+    seed, nonnegative, label_private, excess
+):
+    """The whole transcript, in units of noise: its movement is the true ratio for these
+    neighbours.
+    """
+    rng = np.random.default_rng(seed)
+    rows = ExpertRows(
+        row_norm=math.sqrt(2),
+        nonnegative=nonnegative,
+        label_private=label_private,
+        target_excess=excess,
+    )
+    n = 8
+    draw = (lambda: one_hot(rng, n, (3, 2))) if nonnegative else (lambda: rng.normal(size=(n, 5)))
+    matrix, other_rows = draw(), draw()
+    targets = np.where(rng.random(n) < 0.5, -excess, 1 + excess)
+
+    def transcript(table, labels):
+        recorder = Recording()
+        noisy_newton(table, labels, rows=rows, ratio=0.3, releaser=recorder)
+        return np.concatenate([value.ravel() for value in recorder.values])
+
+    costs = expert_costs(rows, 0.3, NewtonConfig())
+    replaced, withheld, relabelled = matrix.copy(), matrix.copy(), targets.copy()
+    replaced[0] = other_rows[0] if rng.random() < 0.5 or nonnegative else -matrix[0] * 9
+    withheld[0] = 0
+    relabelled[0] = 1 - targets[0]
+    base = transcript(matrix, targets)
+
+    def moved(table, labels):
+        return np.linalg.norm(base - transcript(table, labels))
+
+    assert moved(replaced, targets) <= costs.block * (1 + 1e-9)
+    assert moved(withheld, targets) <= costs.withhold * (1 + 1e-9)
+    assert moved(matrix, relabelled) <= costs.label * (1 + 1e-9)
+    assert moved(replaced, relabelled) <= costs.person * (1 + 1e-9)
+    if label_private:
+        assert costs.person == pytest.approx(costs.block)
+
+
+def test_charges_add_up_to_the_ratio_and_come_first():
+    rng = np.random.default_rng(0)
+    matrix, labels = one_hot(rng, 200, (4, 3)), (rng.random(200) < 0.4).astype(float)
+    rows = ExpertRows(row_norm=math.sqrt(2), nonnegative=True, label_private=False)
+    ratio = gaussian_mu(1.0, 1e-6) * (1 - 1e-9)
+    ledger = MemoryLedger(epsilon=1.0, delta=1e-6, relation="replace")
+    door = Releaser(ledger, noise_source(1))
+    noisy_newton(matrix, labels, rows=rows, ratio=ratio, releaser=door)
+    total = math.sqrt(sum(event.count * event.replace**2 for event in door.events))
+    assert total == pytest.approx(ratio, rel=1e-9)
+    withheld = math.sqrt(sum(event.count * event.withhold**2 for event in door.events))
+    assert withheld == pytest.approx(expert_costs(rows, ratio, NewtonConfig()).withhold, rel=1e-9)
+    with pytest.raises(BudgetExceededError):
+        noisy_newton(matrix, labels, rows=rows, ratio=ratio, releaser=door)
+
+
+def test_an_expert_without_much_noise_is_logistic_regression(releaser):
+    rng = np.random.default_rng(1)
+    matrix = one_hot(rng, 6000, (4, 3))
+    truth = rng.normal(size=7)
+    labels = (rng.random(6000) < expit(matrix @ truth)).astype(float)
+    rows = ExpertRows(row_norm=math.sqrt(2), nonnegative=True, label_private=False)
+    w = noisy_newton(matrix, labels, rows=rows, ratio=300.0, releaser=releaser(epsilon=1e9))
+    again = noisy_newton(
+        sparse.csr_array(matrix), labels, rows=rows, ratio=300.0, releaser=releaser(epsilon=1e9)
+    )
+    exact = (
+        LogisticRegression(C=1e4, fit_intercept=False).fit(matrix, labels).decision_function(matrix)
+    )
+    assert np.max(np.abs(matrix @ w - exact)) < 0.05
+    assert np.allclose(w, again, atol=1e-6)
+
+
+@pytest.fixture
+def experts():
+    """Two parties at ε = 1 and a coordinator, on 4,000 rows."""
+    rng = np.random.default_rng(3)
+    matrix = one_hot(rng, 4400, (4, 3, 4, 2))
+    labels = (rng.random(4400) < expit(matrix @ rng.normal(size=13) * 1.5)).astype(float)
+    cuts = {"a": slice(0, 7), "b": slice(7, 13)}
+    rows = ExpertRows(row_norm=math.sqrt(2), nonnegative=True, label_private=False)
+    parties = {
+        name: ExpertParty(
+            name,
+            matrix[:4000, cut],
+            rows=rows,
+            ratio=gaussian_mu(1.0, 1e-6) * (1 - 1e-9),
+            releaser=Releaser(
+                MemoryLedger(epsilon=1.0, delta=1e-6, relation="replace"), noise_source(index)
+            ),
+            release_model=name == "a",
+            queries={"public": matrix[4000:4200, cut]},
+        )
+        for index, (name, cut) in enumerate(cuts.items())
+    }
+    channel = LocalChannel({name: side.party for name, side in parties.items()})
+    test = ([matrix[4200:, cut] for cut in cuts.values()], labels[4200:])
+    return parties, Coordinator(channel, labels[:4000]), labels[4000:4200], test
+
+
+def log_loss(combination, parties, test):
+    blocks, labels = test
+    score = combination.score(
+        [side.scores(block) for side, block in zip(parties.values(), blocks, strict=True)]
+    )
+    return np.mean(np.logaddexp(0, -(2 * labels - 1) * score))
+
+
+def test_experts_learn_and_release_what_each_party_allows(experts):
+    parties, coordinator, _, test = experts
+    prior = class_prior(coordinator.labels, private=False, ratio=1.0, releaser=None)
+    result = train_experts(coordinator, prior=prior)
+    constant = np.mean(np.logaddexp(0, -(2 * test[1] - 1) * math.log(prior / (1 - prior))))
+    assert log_loss(result.combination, parties, test) < constant - 0.02
+    assert set(result.coefficients) == {"a"}
+    with pytest.raises(InputError, match="trained already"):
+        train_experts(coordinator, prior=prior)
+
+
+def test_training_rows_are_never_scored(experts):
+    parties, coordinator, *_ = experts
+    train_experts(coordinator, prior=0.5)
+    for name in ("train", "", "test"):
+        with pytest.raises(InputError, match="opened no rows"):
+            parties["a"].party.answer(
+                Message(kind="expert-score", run=coordinator.run, round=2, values={"rows": name})
+            )
+
+
+def test_weights_may_be_fitted_on_public_rows(experts):
+    parties, coordinator, public_labels, test = experts
+    result = train_experts(coordinator, prior=0.5, public_labels=public_labels)
+    assert "200 public rows" in result.combination.rule
+    assert log_loss(result.combination, parties, test) < 0.69
+
+
+def test_experts_learn_from_hidden_labels(experts):
+    parties, coordinator, _, test = experts
+    ledger = MemoryLedger(epsilon=3.0, delta=1e-6)
+    hidden = hide_labels(coordinator.labels, epsilon=3.0, ledger=ledger, noise=noise_source(9))
+    for side in parties.values():
+        side.known = ExpertRows(
+            row_norm=math.sqrt(2),
+            nonnegative=True,
+            label_private=False,
+            target_excess=hidden.excess,
+        )
+    result = train_experts(coordinator, prior=0.5, hidden=hidden)
+    assert log_loss(result.combination, parties, test) < 0.69
+
+
+def test_the_prior_of_private_labels_is_charged(releaser):
+    labels = np.repeat([0.0, 1.0], [700, 300])
+    door = releaser()
+    noisy = class_prior(labels, private=True, ratio=0.5, releaser=door)
+    assert door.events[0].replace == pytest.approx(0.5)
+    assert noisy != 0.3
+    assert noisy == pytest.approx(0.3, abs=0.02)
+    assert class_prior(labels, private=False, ratio=0.5, releaser=None) == 0.3
+    with pytest.raises(InputError):
+        class_prior(labels, private=True, ratio=0.5, releaser=None)
+
+
+def test_the_fixed_rule_counts_the_prior_once():
+    """Experts that know nothing but the prior, combined, know nothing but the prior."""
+    log_odds = math.log(0.2 / 0.8)
+    for parties in (1, 2, 5):
+        score = fixed_rule(parties, 0.2).score([np.array([log_odds])] * parties)
+        assert score == pytest.approx(log_odds)
+
+
+def test_two_parties_at_one_cost_a_person_more():
+    from halfmask.accounting.gaussian import gaussian_epsilon
+
+    mu = gaussian_mu(1.0, 1e-6)
+    assert gaussian_epsilon(combined_ratio([mu, mu]), 1e-6) == pytest.approx(1.45, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"steps": 1}, {"gram_part": 0.0}, {"curvature_part": 0.95}, {"memory": 0.0}]
+)
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(InputError):
+        NewtonConfig(**wrong)
