@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from halfmask.cli.output import emit, json_option, note
+
+if TYPE_CHECKING:
+    from halfmask.accounting.ledger import Ledger
 
 
 @click.command()
@@ -60,8 +67,6 @@ def train(
 ) -> None:
     """Train a model on DATA (CSV or Parquet) under a privacy budget."""
     from halfmask.accounting.gaussian import check_delta, check_epsilon
-    from halfmask.accounting.ledger import Ledger
-    from halfmask.accounting.relations import check_relation
     from halfmask.mechanisms.noise import noise_source
     from halfmask.schema import Schema
     from halfmask.table import Encoder, read_frame
@@ -80,24 +85,18 @@ def train(
     note(f"Method {choice.method}: {choice.reason}.")
     if unsafe_seed is not None:
         note("Warning: --unsafe-seed makes the noise reproducible. This model is NOT private.")
-    if ledger_file is not None:
-        ledger = Ledger.open(ledger_file)
-    else:
-        out.mkdir(parents=True, exist_ok=True)
-        ledger = Ledger.open_or_create(
-            out / "ledger.jsonl", epsilon=epsilon, delta=delta, relation=check_relation(relation)
-        )
     started = time.perf_counter()
-    model = fit(
-        table,
-        epsilon=epsilon,
-        delta=delta,
-        relation=relation,
-        method=method,
-        noise=noise,
-        encoder=encoder,
-        ledger=ledger,
-    )
+    with _ledger(out, ledger_file, epsilon, delta, relation) as ledger:
+        model = fit(
+            table,
+            epsilon=epsilon,
+            delta=delta,
+            relation=relation,
+            method=method,
+            noise=noise,
+            encoder=encoder,
+            ledger=ledger,
+        )
     seconds = time.perf_counter() - started
     model.save(out)
     result = {
@@ -111,6 +110,32 @@ def train(
     }
     text = f"{model.privacy.text()}\n\nModel written to {out} ({seconds:.1f} s)."
     emit(result, text, as_json)
+
+
+@contextmanager
+def _ledger(
+    out: Path, ledger_file: Path | None, epsilon: float, delta: float, relation: str
+) -> Iterator[Ledger]:
+    """The data set's ledger, or one in the model folder; an unused one leaves nothing behind."""
+    from halfmask.accounting.ledger import Ledger
+    from halfmask.accounting.relations import check_relation
+    from halfmask.errors import HalfmaskError
+
+    if ledger_file is not None:
+        yield Ledger.open(ledger_file)
+        return
+    fresh = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "ledger.jsonl"
+    ledger = Ledger.open_or_create(
+        path, epsilon=epsilon, delta=delta, relation=check_relation(relation)
+    )
+    try:
+        yield ledger
+    except HalfmaskError:
+        if fresh and not ledger.events():
+            shutil.rmtree(out)
+        raise
 
 
 def _check_folder(out: Path, resume: bool) -> None:
