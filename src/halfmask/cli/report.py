@@ -1,0 +1,85 @@
+"""`halfmask report`: a model's guarantee, curves and scores as a page, Markdown, JSON or a card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from halfmask.cli.output import emit, json_option
+
+_NAMES = {"html": "report.html", "md": "report.md", "json": "report.json", "card": "README.md"}
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="The file to write (default: report.html, report.md, report.json, or README.md for card).",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Labelled rows to score the model on; what they show is not covered by the guarantee.",
+)
+@click.option(
+    "--ledger",
+    "ledger_file",
+    type=click.Path(path_type=Path),
+    help="The data set's ledger, if training charged one outside the model folder.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(list(_NAMES)),
+    default="html",
+    show_default=True,
+    help="A self-contained page, Markdown, JSON, or a model card in Hugging Face form.",
+)
+@json_option
+def report(
+    model: Path,
+    out: Path | None,
+    data: Path | None,
+    ledger_file: Path | None,
+    form: str,
+    as_json: bool,
+) -> None:
+    """Write what MODEL (a folder that train wrote) promises, and to whom."""
+    import json
+
+    from halfmask.errors import InputError
+    from halfmask.report import words
+    from halfmask.report.facts import gather
+
+    target = out or Path(_NAMES[form])
+    if target.is_dir():
+        raise InputError(f"{str(target)!r} is a folder: name a file, such as {target}/report.html.")
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"The folder of {str(target)!r} does not exist: create it first.")
+    if form == "html":
+        import matplotlib  # noqa: F401  (say that it is missing before the work, not after)
+    facts = gather(model, data=data, ledger=ledger_file)
+    if form == "html":
+        from halfmask.report.html import page
+
+        text = page(facts)
+    elif form == "json":
+        from halfmask.cli.output import plain
+
+        text = json.dumps(plain(facts.to_json()), indent=2, allow_nan=False) + "\n"
+    else:
+        from halfmask.report import card
+
+        text = card.card(facts) if form == "card" else card.markdown(facts)
+    target.write_text(text, encoding="utf-8")
+    result = {
+        "out": str(target),
+        "format": form,
+        "bytes": len(text.encode("utf-8")),
+        "headline": words.headline(facts.statement),
+        "privacy": facts.statement.to_json(),
+        "scores": None if facts.measured is None else dict(facts.measured.scores),
+    }
+    emit(result, f"{words.headline(facts.statement)}.\nReport written to {target}.", as_json)

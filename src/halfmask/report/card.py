@@ -1,0 +1,120 @@
+"""The report as Markdown, and as a model card in the form of Hugging Face (YAML front matter)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from halfmask.report import words
+from halfmask.report.facts import Facts
+from halfmask.report.measured import NOT_COVERED
+
+_METRICS = {"accuracy": "accuracy", "log_loss": "log_loss", "auc": "roc_auc", "rmse": "rmse"}
+
+
+def markdown(facts: Facts) -> str:
+    """The report as Markdown, without figures."""
+    return "\n".join([f"# Privacy report: {_text(facts.name)}", "", *_body(facts, level=2)])
+
+
+def card(facts: Facts) -> str:
+    """A README.md for a model repository: front matter for machines, the guarantee for readers."""
+    return "\n".join(
+        [
+            *_front_matter(facts),
+            "",
+            f"# {_text(facts.name)}",
+            "",
+            f"A tabular {facts.model.task} model, trained with halfmask by the method "
+            f"`{facts.model.method}`: {_text(facts.model.reason)}.",
+            "",
+            "## How to use it",
+            "",
+            "```text",
+            f"halfmask predict {facts.name} new.csv --out scores.csv",
+            "```",
+            "",
+            *_body(facts, level=2),
+        ]
+    )
+
+
+def _front_matter(facts: Facts) -> list[str]:
+    """YAML in which every text is written as a JSON string, which YAML reads alike."""
+    statement = facts.statement
+    lines = [
+        "---",
+        "library_name: halfmask",
+        f"pipeline_tag: tabular-{facts.model.task}",
+        "tags:",
+        f"- {'not-private' if statement.seeded else 'differential-privacy'}",
+        "- tabular",
+        "differential_privacy:",
+        f"  epsilon: {json.dumps(statement.epsilon)}",
+        f"  delta: {json.dumps(statement.delta)}",
+        f"  relation: {statement.relation}",
+        f"  unit: {json.dumps(statement.unit)}",
+        f"  private: {json.dumps(list(words.protected(statement)))}",
+        f"  public: {json.dumps(list(words.unprotected(statement)))}",
+    ]
+    if facts.measured is not None:
+        lines += [
+            "model-index:",
+            f"- name: {json.dumps(facts.name)}",
+            "  results:",
+            f"  - task: {{type: tabular-{facts.model.task}}}",
+            "    dataset: {name: rows passed to the report, type: tabular}",
+            "    metrics:",
+        ]
+        for name, value in facts.measured.scores.items():
+            if name in _METRICS and value is not None:
+                lines.append(f"    - {{type: {_METRICS[name]}, value: {json.dumps(value)}}}")
+    return [*lines, "---"]
+
+
+def _body(facts: Facts, level: int) -> list[str]:
+    statement = facts.statement
+    head = "#" * level
+    lines = [f"{head} What is promised", "", f"**{_text(words.headline(statement))}**", ""]
+    for question, answer in words.guarantee(facts):
+        lines += [f"**{question}** {_text(answer)}", ""]
+    lines += ["Not covered by this promise:", ""]
+    lines += [f"- {_text(item)}" for item in statement.not_covered]
+    lines += ["", *(_text(note) for note in statement.notes)]
+    lines += [f"{head} Public and private columns", ""]
+    lines += _table(
+        ["Column", "Role", "Kind", "Known beforehand"],
+        [[column.name, column.role, column.kind, column.known] for column in facts.columns],
+    )
+    lines += [f"{head} What an attacker can gain at most", ""]
+    lines += [words.ATTACKER.format(unit=words.unit(statement)), ""]
+    lines += _table(words.gain_headings(statement), words.gain_rows(facts))
+    lines += [f"{head} Budget", ""]
+    charges = [
+        [str(place), charge.time or "not recorded", charge.what, words.number(charge.epsilon)]
+        for place, charge in enumerate(facts.budget.charges, start=facts.budget.left_out + 1)
+    ]
+    lines += _table(["Charge", "Time", "What was released", "Epsilon so far"], charges)
+    if facts.measured is not None:
+        lines += [f"{head} Scores", "", f"**{NOT_COVERED}**", ""]
+        lines += _table(["Score", "Value"], words.score_rows(facts))
+    if facts.audits:
+        lines += [f"{head} Audit", ""]
+        lines += _table(words.AUDIT_HEADINGS, words.audit_rows(facts))
+    lines += [f"{head} The statement in full", "", "```text", statement.text(), "```", ""]
+    lines += ["```json", json.dumps(statement.to_json(), indent=2, allow_nan=False), "```", ""]
+    return lines
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+    lines += ["| " + " | ".join(_text(cell) for cell in row) + " |" for row in rows]
+    return [*lines, ""]
+
+
+def _text(text: str) -> str:
+    """Text in which nothing of the user's is read as Markdown or HTML."""
+    flat = " ".join(text.split())
+    for character in "\\`*_[]|<>$":
+        flat = flat.replace(character, f"\\{character}")
+    return flat

@@ -1,0 +1,261 @@
+"""Everything a report says about a model folder, as data: gathered once, shown in any format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from halfmask.accounting.accountant import epsilon as epsilon_at
+from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEvent
+from halfmask.accounting.relations import RELATIONS, Relation
+from halfmask.errors import DataError
+from halfmask.model import Model
+from halfmask.report.attacker import Gain, attacker_gains
+from halfmask.schema import Column
+from halfmask.statement import Statement
+
+if TYPE_CHECKING:
+    from halfmask.report.measured import Measured
+
+_FINE = tuple(10.0**-place for place in range(12, 1, -1))
+_COARSE = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
+_MOST_CHARGES = 12
+AUDIT_FILE = "audit.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnFacts:
+    """One column: its role, and what was declared about it."""
+
+    name: str
+    role: str
+    kind: str
+    known: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """One charge of the ledger, and epsilon of everything up to it."""
+
+    time: str | None
+    what: str
+    epsilon: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The charges in order; `epsilon` is the ledger's limit, None where there is no ledger file."""
+
+    epsilon: float | None
+    delta: float
+    relation: Relation
+    charges: tuple[Charge, ...]
+    left_out: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What an attack has shown about the model or its mechanism."""
+
+    mechanism: str
+    claimed: float | None
+    lower_bound: float
+    confidence: float
+    relation: str
+    refuted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """All of it."""
+
+    name: str
+    written: str
+    model: Model
+    curve: Mapping[Relation, tuple[tuple[float, float], ...]]
+    gains: tuple[Gain, ...]
+    columns: tuple[ColumnFacts, ...]
+    budget: Budget
+    learning: tuple[tuple[int, float], ...]
+    audits: tuple[Audit, ...]
+    measured: Measured | None
+
+    @property
+    def statement(self) -> Statement:
+        """The model's statement."""
+        return self.model.privacy
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts as a JSON object."""
+        return {
+            "name": self.name,
+            "written": self.written,
+            "task": self.model.task,
+            "method": self.model.method,
+            "reason": self.model.reason,
+            "statement": self.statement.to_json(),
+            "curve": {
+                relation: [{"delta": delta, "epsilon": value} for delta, value in points]
+                for relation, points in self.curve.items()
+            },
+            "attacker": [asdict(gain) for gain in self.gains],
+            "columns": [asdict(column) for column in self.columns],
+            "budget": asdict(self.budget),
+            "learning": [{"step": step, "loss": loss} for step, loss in self.learning],
+            "audits": [asdict(audit) for audit in self.audits],
+            "measured": None if self.measured is None else self.measured.to_json(),
+        }
+
+
+def gather(
+    folder: str | Path, *, data: str | Path | None = None, ledger: str | Path | None = None
+) -> Facts:
+    """Read a model folder; `data` are labelled rows to score, `ledger` the data set's ledger."""
+    folder = Path(folder)
+    model = Model.load(folder)
+    measured = None
+    if data is not None:
+        from halfmask.report.measured import measure
+        from halfmask.table import read_frame
+
+        measured = measure(model, read_frame(data))
+    statement = model.privacy
+    return Facts(
+        name=folder.resolve().name,
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        model=model,
+        curve={relation: _curve(statement, relation) for relation in RELATIONS},
+        gains=attacker_gains(statement.events, delta=statement.delta),
+        columns=_columns(model),
+        budget=_budget(statement, folder, None if ledger is None else Path(ledger)),
+        learning=_learning(model.details),
+        audits=_audits(folder / AUDIT_FILE),
+        measured=measured,
+    )
+
+
+def _exact(events: Sequence[Event]) -> bool:
+    return all(
+        isinstance(event, GaussianEvent)
+        or (isinstance(event, PoissonGaussianEvent) and event.rate == 1)
+        for event in events
+    )
+
+
+def _curve(statement: Statement, relation: Relation) -> tuple[tuple[float, float], ...]:
+    """Epsilon at several deltas; few where each point is a composition of sampled steps."""
+    deltas = {*(_FINE if _exact(statement.events) else _COARSE), statement.delta}
+    return tuple(
+        (delta, epsilon_at(statement.events, delta=delta, relation=relation))
+        for delta in sorted(deltas)
+    )
+
+
+def _columns(model: Model) -> tuple[ColumnFacts, ...]:
+    statement = model.privacy
+    if model.encoder is None:
+        roles = {**dict.fromkeys(statement.public, "public")}
+        roles |= dict.fromkeys(statement.private, "private")
+        facts = [
+            ColumnFacts(name=name, role=role, kind="number", known="clipped with its row")
+            for name, role in roles.items()
+        ]
+    else:
+        facts = [
+            ColumnFacts(name=c.name, role=c.role, kind=c.kind, known=_known(c))
+            for c in model.encoder.schema.columns
+        ]
+    label = ColumnFacts(
+        name=statement.label or "label",
+        role="private" if statement.label_private else "public",
+        kind="label",
+        known=f"from {model.label_bounds[0]:g} to {model.label_bounds[1]:g}"
+        if model.label_bounds is not None
+        else f"{len(model.classes or ())} classes",
+    )
+    return (*facts, label)
+
+
+def _known(column: Column) -> str:
+    if column.bounds is not None:
+        return f"declared from {column.bounds[0]:g} to {column.bounds[1]:g}"
+    if column.categories is not None:
+        return f"{len(column.categories)} declared categories"
+    return "learnt from the data, as it is public"
+
+
+def _budget(statement: Statement, folder: Path, ledger: Path | None) -> Budget:
+    """From the ledger named, else from the one in the folder, else from the statement itself."""
+    from halfmask.accounting.ledger import Ledger
+
+    file = ledger or folder / "ledger.jsonl"
+    if ledger is None and not file.exists():
+        entries = [
+            (None, what, (event,))
+            for what, event in zip(statement.released, statement.events, strict=False)
+        ]
+        limit, delta, relation = None, statement.delta, statement.relation
+        return _charges(entries, limit, delta, relation)
+    book = Ledger.open(file)
+    listed = [(entry.time, entry.what, entry.events) for entry in book.entries()]
+    return _charges(listed, book.epsilon, book.delta, book.relation)
+
+
+def _charges(
+    entries: Sequence[tuple[str | None, str, tuple[Event, ...]]],
+    limit: float | None,
+    delta: float,
+    relation: Relation,
+) -> Budget:
+    """Compose up to each charge; of very many, only the last ones are shown."""
+    first = max(0, len(entries) - _MOST_CHARGES)
+    events: list[Event] = []
+    charges = []
+    for place, (time, what, charged) in enumerate(entries):
+        events += charged
+        if place >= first:
+            spent = epsilon_at(events, delta=delta, relation=relation)
+            charges.append(Charge(time=time, what=what, epsilon=spent))
+    return Budget(
+        epsilon=limit, delta=delta, relation=relation, charges=tuple(charges), left_out=first
+    )
+
+
+def _learning(details: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+    """The curve a method has stored as `public_loss`: numbers, or pairs of step and number."""
+    stored = details.get("public_loss") or ()
+    if not isinstance(stored, list | tuple):
+        return ()
+    pairs = [
+        (int(item[0]), float(item[1])) if isinstance(item, list | tuple) else (place, float(item))
+        for place, item in enumerate(stored, start=1)
+    ]
+    return tuple(pairs)
+
+
+def _audits(file: Path) -> tuple[Audit, ...]:
+    if not file.is_file():
+        return ()
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        listed = stored if isinstance(stored, list) else [stored]
+        return tuple(
+            Audit(
+                mechanism=str(item["mechanism"]),
+                claimed=None if item["claimed"] is None else float(item["claimed"]),
+                lower_bound=float(item["lower_bound"]),
+                confidence=float(item["confidence"]),
+                relation=str(item["relation"]),
+                refuted=bool(item["refuted"]),
+            )
+            for item in listed
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        raise DataError(
+            f"{AUDIT_FILE} in the model folder is not the result of an audit: remove it, or run "
+            "`halfmask audit` again."
+        ) from None

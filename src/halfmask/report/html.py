@@ -1,0 +1,279 @@
+"""The report as one page: no script, no request, readable on a phone, on paper, aloud and at night.
+
+Column names, classes and file names are the user's text: everything is escaped on its way in.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from halfmask.report import plots, words
+from halfmask.report.facts import ColumnFacts, Facts, gather
+from halfmask.report.figures import data_table, figure, inline_svg
+from halfmask.report.measured import NOT_COVERED
+from halfmask.statement import Statement, describe
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def write_report(
+    folder: str | Path,
+    out: str | Path,
+    *,
+    data: str | Path | None = None,
+    ledger: str | Path | None = None,
+) -> Facts:
+    """Write the page of the model in `folder` to `out`; returns what it says."""
+    facts = gather(folder, data=data, ledger=ledger)
+    Path(out).write_text(page(facts), encoding="utf-8")
+    return facts
+
+
+def page(facts: Facts) -> str:
+    """The whole page."""
+    sections = [
+        ("guarantee", "What is promised", _guarantee(facts)),
+        ("columns", "Public and private columns", _columns(facts)),
+        ("attacker", "What an attacker can gain at most", _attacker(facts)),
+        ("curve", "Epsilon at every delta", _curve(facts)),
+        ("budget", "Budget spent over time", _budget(facts)),
+        ("learning", "How the model was trained", _learning(facts)),
+        ("scores", "Scores on rows of yours", _scores(facts)),
+        ("audit", "Audit", _audit(facts)),
+        ("full-statement", "The statement in full", _statement(facts.statement)),
+    ]
+    links = "".join(f'<li><a href="#{name}">{escape(head)}</a></li>' for name, head, _ in sections)
+    body = "".join(
+        f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(head)}</h2>{content}</section>'
+        for name, head, content in sections
+    )
+    style = files("halfmask.report").joinpath("page.css").read_text(encoding="utf-8")
+    title = f"Privacy report: {facts.name}"
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<link rel="icon" href="data:,">\n<title>{escape(title)}</title>\n'
+        f"<style>\n{style}</style>\n</head>\n<body>\n<header><h1>{escape(title)}</h1>"
+        f'<p class="quiet">A {escape(facts.model.task)} model by the method '
+        f"{escape(facts.model.method)}. Written {escape(facts.written)}.</p></header>\n"
+        f'<nav aria-label="Contents"><ul>{links}</ul></nav>\n<main>{body}</main>\n'
+        f"{_embedded(facts.statement)}\n</body>\n</html>\n"
+    )
+
+
+def _guarantee(facts: Facts) -> str:
+    statement = facts.statement
+    kind = "verdict bad" if statement.seeded else "verdict"
+    answers = "".join(
+        f"<dt>{escape(question)}</dt><dd>{escape(answer)}</dd>"
+        for question, answer in words.guarantee(facts)
+    )
+    not_covered = "".join(f"<li>{escape(item)}</li>" for item in statement.not_covered)
+    notes = "".join(f"<p>{escape(note)}</p>" for note in statement.notes)
+    refuted = ""
+    if any(audit.refuted for audit in facts.audits):
+        refuted = (
+            '<p class="verdict bad">An audit has refuted a claim of this model: '
+            '<a href="#audit">see below</a>. Do not rely on the number above.</p>'
+        )
+    return (
+        f'<p class="{kind}">{escape(words.headline(statement))}</p>{refuted}'
+        f"<dl>{answers}</dl>{notes}"
+        f"<h3>Not covered by this promise</h3><ul>{not_covered}</ul>"
+    )
+
+
+def _columns(facts: Facts) -> str:
+    private = [column for column in facts.columns if column.role == "private"]
+    public = [column for column in facts.columns if column.role == "public"]
+
+    def block(role: str, text: str, columns: Sequence[ColumnFacts]) -> str:
+        names = escape(words.listed([column.name for column in columns]))
+        return (
+            f'<div class="{role}"><p><strong>{len(columns)} {text}</strong></p><p>{names}</p></div>'
+        )
+
+    table = data_table(
+        "Every column, its role and what was declared about it",
+        ["Column", "Role", "Kind", "Known beforehand"],
+        [[column.name, column.role, column.kind, column.known] for column in facts.columns],
+    )
+    return (
+        '<div class="roles">'
+        + block("private", "private: protected", private)
+        + block("public", "public: not protected", public)
+        + f"</div><details><summary>Every column</summary>{table}</details>"
+    )
+
+
+def _attacker(facts: Facts) -> str:
+    statement = facts.statement
+    text = escape(words.ATTACKER.format(unit=words.unit(statement)))
+    table = data_table(
+        "Beliefs and right guesses, by what the attacker believed before",
+        words.gain_headings(statement),
+        words.gain_rows(facts),
+    )
+    ax = plots.belief_bars([(gain.prior, gain.belief) for gain in facts.gains])
+    title = "Bars: the attacker's belief before, and at most after seeing the model."
+    svg = inline_svg(ax, name="attacker-figure", title=title)
+    warning = ""
+    if statement.seeded:
+        warning = (
+            '<p class="warning">These bounds would hold without the seed. With it, an attacker who '
+            "knows the seed may become certain.</p>"
+        )
+    caption = "Bounds from the events that were charged, whatever the attacker computes."
+    return (
+        f"<p>{text} Under the relation replace.</p>{warning}<div class='figures'>"
+        f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>{table}</div>"
+        "<p>What follows from public columns, or from regularities that hold for everybody, can "
+        "still be inferred, with or without this model.</p>"
+    )
+
+
+def _curve(facts: Facts) -> str:
+    statement = facts.statement
+    if not statement.events:
+        return "<p>Nothing about private columns was released: epsilon is 0 at every delta.</p>"
+    who = words.unit(statement)
+    meanings = "".join(
+        f"<dt>{escape(name)}: {'calibrated ' if statement.seeded else ''}epsilon "
+        f"{words.number(statement.calibrated[name])} at delta {statement.delta:g}</dt>"
+        f"<dd>{escape(meaning.format(unit=who))}</dd>"
+        for name, meaning in words.RELATIONS_IN_WORDS.items()
+    )
+    mark = (statement.delta, statement.calibrated_epsilon)
+    ax = plots.epsilon_curve({str(k): v for k, v in facts.curve.items()}, mark=mark)
+    title = "Lines: epsilon falls as delta grows, for the relations replace and withhold."
+    svg = inline_svg(ax, name="curve-figure", title=title)
+    both = zip(facts.curve["replace"], facts.curve["withhold"], strict=True)
+    rows = [[f"{d:.0e}", words.number(r), words.number(w)] for (d, r), (_, w) in both]
+    table = data_table("Epsilon by delta", ["Delta", "replace", "withhold"], rows)
+    caption = (
+        "One training satisfies all these pairs at once; the star is the pair that is claimed."
+    )
+    return f"<dl>{meanings}</dl>{figure(svg, caption, table)}"
+
+
+def _budget(facts: Facts) -> str:
+    budget = facts.budget
+    if not budget.charges:
+        return "<p>Nothing was charged.</p>"
+    spent = [charge.epsilon for charge in budget.charges]
+    ax = plots.budget_steps(spent, limit=budget.epsilon)
+    svg = inline_svg(ax, name="budget-figure", title="Steps: epsilon spent after each charge.")
+    rows = [
+        [str(place), charge.time or "not recorded", charge.what, words.number(charge.epsilon)]
+        for place, charge in enumerate(budget.charges, start=budget.left_out + 1)
+    ]
+    table = data_table(
+        "Charges in order", ["Charge", "Time", "What was released", "Epsilon so far"], rows
+    )
+    limit = "There is no ledger file: these are the releases of this model."
+    if budget.epsilon is not None:
+        limit = (
+            f"The ledger allows epsilon {words.number(budget.epsilon)} at delta {budget.delta:g} "
+            f"({budget.relation}); {words.number(spent[-1])} is spent."
+        )
+    if budget.left_out:
+        limit += f" The first {budget.left_out} charges are not drawn, but counted."
+    caption = "Charges compose: together they cost less than their sum."
+    return f"<p>{escape(limit)}</p>{figure(svg, caption, table)}"
+
+
+def _learning(facts: Facts) -> str:
+    why = f"<p>Method {escape(facts.model.method)}: {escape(facts.model.reason)}.</p>"
+    stored = {k: v for k, v in facts.model.details.items() if isinstance(v, str | int | float)}
+    settings = data_table(
+        "Settings, all public", ["Setting", "Value"], [[k, _short(v)] for k, v in stored.items()]
+    )
+    if stored:
+        why += f"<details><summary>Settings of this training</summary>{settings}</details>"
+    if not facts.learning:
+        return why + "<p>This method leaves no learning curve that would be free to show.</p>"
+    ax = plots.learning_curve(facts.learning)
+    svg = inline_svg(ax, name="learning-figure", title="Line: the public loss, step by step.")
+    rows = [[str(step), f"{loss:.6g}"] for step, loss in facts.learning]
+    table = data_table("Public loss by step", ["Step", "Public loss"], rows)
+    return why + figure(svg, "The loss of the public part alone; it costs no budget.", table)
+
+
+def _short(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _scores(facts: Facts) -> str:
+    measured = facts.measured
+    if measured is None:
+        return (
+            "<p>No rows were passed. <code>halfmask report MODEL --data FILE</code> adds scores, "
+            "ROC and calibration on rows of yours.</p>"
+        )
+    figures = []
+    if measured.roc:
+        svg = inline_svg(
+            plots.roc(measured.roc), name="roc-figure", title="Lines: the ROC curve of each class."
+        )
+        rows = [[n, f"{x:.4f}", f"{y:.4f}"] for n, line in measured.roc.items() for x, y in line]
+        table = data_table("ROC", ["Class", "False positive rate", "True positive rate"], rows)
+        figures.append(figure(svg, "ROC: right alarms against false ones.", table))
+    curves = {
+        name: [(part.predicted, part.observed) for part in bins]
+        for name, bins in measured.calibration.items()
+    }
+    title = "Lines: what was observed against what was predicted."
+    svg = inline_svg(plots.calibration(curves), name="calibration-figure", title=title)
+    rows = [
+        [name, f"{part.predicted:.4f}", f"{part.observed:.4f}", f"{part.rows:,}"]
+        for name, bins in measured.calibration.items()
+        for part in bins
+    ]
+    table = data_table("Calibration", ["Class", "Predicted", "Observed", "Rows"], rows)
+    figures.append(figure(svg, "Calibration, in ten parts of equally many rows.", table))
+    scores = data_table("Scores", ["Score", "Value"], words.score_rows(facts))
+    return (
+        f'<p class="warning"><strong>{escape(NOT_COVERED)}</strong></p>{scores}'
+        f'<div class="figures">{"".join(figures)}</div>'
+    )
+
+
+def _audit(facts: Facts) -> str:
+    if not facts.audits:
+        return (
+            "<p>No audit is stored with this model. <code>halfmask audit</code> attacks it and "
+            "gives an empirical lower bound on epsilon beside the claimed one.</p>"
+        )
+    caption = "An attack can refute a claim; that it does not is no proof"
+    return data_table(caption, words.AUDIT_HEADINGS, words.audit_rows(facts))
+
+
+def _statement(statement: Statement) -> str:
+    content = base64.b64encode(_json(statement).encode("utf-8")).decode("ascii")
+    events = "".join(f"<li>{escape(describe(event))}</li>" for event in statement.events)
+    return (
+        f"<pre>{escape(statement.text())}</pre>"
+        f"<h3>Charged events</h3><ul>{events or '<li>none</li>'}</ul>"
+        '<p><a class="download" download="statement.json" '
+        f'href="data:application/json;base64,{content}">Download the statement (JSON)</a></p>'
+        "<p class='quiet'>The same JSON is part of this page, in the element with the id "
+        "<code>statement</code>.</p>"
+    )
+
+
+def _json(statement: Statement) -> str:
+    return json.dumps(statement.to_json(), indent=2, allow_nan=False)
+
+
+def _embedded(statement: Statement) -> str:
+    # A name such as "</script>" must not end the element: write < > & as JSON escapes.
+    safe = _json(statement)
+    for character in "<>&":
+        safe = safe.replace(character, f"\\u{ord(character):04x}")
+    return f'<script type="application/json" id="statement">{safe}</script>'

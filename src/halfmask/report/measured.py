@@ -1,0 +1,100 @@
+"""Scores, ROC and calibration on rows of the user's own, which no guarantee covers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halfmask.errors import DataError
+from halfmask.model import Model
+from halfmask.scoring import scores
+
+NOT_COVERED = "Computed from the labels of the rows that were passed: not covered by the guarantee."
+
+_BINS = 10
+_MOST_POINTS = 101
+_MOST_CLASSES = 4
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationBin:
+    """Rows with neighbouring predictions: what was predicted, what was there, how many."""
+
+    predicted: float
+    observed: float
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """`scores` as `evaluate` prints them; curves by class, or none for a number to predict."""
+
+    scores: Mapping[str, float | None]
+    roc: Mapping[str, tuple[Point, ...]]
+    calibration: Mapping[str, tuple[CalibrationBin, ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The measurement as a JSON object."""
+        return {
+            **self.scores,
+            "covered_by_guarantee": False,
+            "roc": {name: [list(point) for point in points] for name, points in self.roc.items()},
+            "calibration": {
+                name: [[b.predicted, b.observed, b.rows] for b in bins]
+                for name, bins in self.calibration.items()
+            },
+        }
+
+
+def measure(model: Model, frame: Any) -> Measured:
+    """Score `model` on a frame that has the label."""
+    if model.encoder is None:
+        raise DataError(
+            "This model was fitted on a bare array, so a file cannot be scored with it: leave out "
+            "--data."
+        )
+    table = model.encode(frame, with_label=True)
+    assert table.label is not None
+    if model.task == "regression":
+        curve = calibration_bins(model.predict(table).astype(np.float64), table.label)
+        return Measured(scores=scores(model, table), roc={}, calibration={"predicted": curve})
+    probabilities = model.probabilities(table)
+    classes = [str(name) for name in model.classes or ()]
+    shown = [1] if len(classes) == 2 else list(range(min(len(classes), _MOST_CLASSES)))
+    roc, calibration = {}, {}
+    for place in shown:
+        truth = (table.label == place).astype(np.float64)
+        calibration[classes[place]] = calibration_bins(probabilities[:, place], truth)
+        if 0 < truth.mean() < 1:
+            roc[classes[place]] = roc_points(probabilities[:, place], truth)
+    return Measured(scores=scores(model, table), roc=roc, calibration=calibration)
+
+
+def calibration_bins(
+    predicted: NDArray[np.float64], observed: NDArray[np.float64]
+) -> tuple[CalibrationBin, ...]:
+    """Up to ten bins of equally many rows, in the order of their predictions."""
+    order = np.argsort(predicted, kind="stable")
+    return tuple(
+        CalibrationBin(
+            predicted=float(predicted[part].mean()),
+            observed=float(observed[part].mean()),
+            rows=len(part),
+        )
+        for part in np.array_split(order, min(_BINS, len(order)))
+    )
+
+
+def roc_points(score: NDArray[np.float64], truth: NDArray[np.float64]) -> tuple[Point, ...]:
+    """(false positive rate, true positive rate), thinned to at most a hundred points."""
+    from sklearn.metrics import roc_curve
+
+    false, true, _ = roc_curve(truth, score)
+    kept = np.unique(np.linspace(0, len(false) - 1, min(len(false), _MOST_POINTS)).astype(int))
+    return tuple((float(false[place]), float(true[place])) for place in kept)

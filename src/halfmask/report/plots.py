@@ -1,0 +1,251 @@
+"""Figures with matplotlib: every function takes Axes (or makes them) and returns them.
+
+Colours are Okabe and Ito's and Tol's, told apart by colour-blind readers; line styles and markers
+differ too, so that nothing depends on colour alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK = "#1b1c20"
+RULE = "#c4c6cf"
+SERIES = ("#0072b2", "#c14a00", "#007a5a", "#aa4499", "#6b5b00", "#5a5a66")
+_DASHES = ("-", "--", "-.", ":", "-", "--")
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+Point = tuple[float, float]
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Matplotlib settings of all our figures; names of columns are never read as formulas."""
+    from matplotlib import rc_context
+
+    settings = {
+        "axes.edgecolor": INK,
+        "axes.labelcolor": INK,
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.grid": True,
+        "axes.titlesize": 11,
+        "figure.constrained_layout.use": True,
+        "font.size": 10,
+        "grid.color": RULE,
+        "grid.linewidth": 0.6,
+        "legend.frameon": False,
+        "lines.linewidth": 1.8,
+        "lines.markersize": 5,
+        "svg.fonttype": "none",
+        "text.color": INK,
+        "text.parse_math": False,
+        "xtick.color": INK,
+        "ytick.color": INK,
+    }
+    with rc_context(settings):
+        yield
+
+
+def new_axes(width: float = 5.0, height: float = 3.2) -> Axes:
+    """Empty Axes on a figure of their own (inches); no window, no global state."""
+    from matplotlib.figure import Figure
+
+    with house_style():
+        return Figure(figsize=(width, height)).subplots()
+
+
+def power_of_ten(value: float, _: object = None) -> str:
+    """1e-6 as 10⁻⁶; numbers that are no power of ten in the usual form."""
+    if value <= 0:
+        return f"{value:g}"
+    exponent = math.log10(value)
+    if abs(exponent - round(exponent)) > 1e-9:
+        return f"{value:g}"
+    return "10" + str(round(exponent)).translate(_SUPERSCRIPT)
+
+
+def epsilon_curve(
+    curves: Mapping[str, Sequence[Point]], *, mark: Point | None = None, ax: Axes | None = None
+) -> Axes:
+    """Epsilon against delta, a line a relation; `mark` is the point that is claimed."""
+    ax = ax or new_axes()
+    with house_style():
+        for place, (name, points) in enumerate(curves.items()):
+            ax.plot(*_columns(points), label=name, **_look(place))
+        if mark is not None:
+            ax.plot(*mark, marker="*", markersize=13, color=INK, linestyle="", label="claimed")
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(power_of_ten)
+        ax.xaxis.minorticks_off()
+        ax.set_ylim(bottom=0)
+        ax.set_xlabel("delta: probability with which epsilon may fail")
+        ax.set_ylabel("epsilon")
+        ax.legend()
+    return ax
+
+
+def belief_bars(
+    rows: Sequence[tuple[float, float]], *, limit: str = "at most after", ax: Axes | None = None
+) -> Axes:
+    """Pairs of beliefs before and at most after, as bars."""
+    ax = ax or new_axes()
+    with house_style():
+        places = range(len(rows))
+        ax.bar([p - 0.2 for p in places], [b for b, _ in rows], 0.38, color=SERIES[5])
+        bars = ax.bar([p + 0.2 for p in places], [a for _, a in rows], 0.38, color=SERIES[1])
+        for bar in bars:
+            bar.set_hatch("//")
+            bar.set_edgecolor("#ffffff")
+        for place, pair in zip(places, rows, strict=True):
+            for shift, value in zip((-0.2, 0.2), pair, strict=True):
+                ax.text(place + shift, value + 0.015, percent(value), ha="center", fontsize=8)
+        ax.set_xticks(list(places), [percent(before) for before, _ in rows])
+        ax.set_ylim(0, 1.1)
+        ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
+        ax.grid(visible=False, axis="x")
+        ax.set_xlabel(f"belief before (plain) and {limit} (hatched)")
+    return ax
+
+
+def budget_steps(
+    spent: Sequence[float], *, limit: float | None = None, ax: Axes | None = None
+) -> Axes:
+    """Epsilon after each charge, with the limit of the ledger."""
+    from matplotlib.ticker import MaxNLocator
+
+    ax = ax or new_axes()
+    with house_style():
+        ax.step(range(len(spent) + 1), [0.0, *spent], where="post", color=SERIES[0])
+        ax.plot(range(1, len(spent) + 1), spent, marker="o", linestyle="", color=SERIES[0])
+        if limit is not None:
+            ax.axhline(limit, color=SERIES[1], linestyle="--")
+            ax.annotate(
+                "budget", (0, limit), xytext=(2, 3), textcoords="offset points", color=SERIES[1]
+            )
+        ax.set_ylim(0, 1.15 * max([*spent, limit or 0.0, 1e-9]))
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set_xlabel("charge")
+        ax.set_ylabel("epsilon spent")
+    return ax
+
+
+def learning_curve(points: Sequence[Point], *, ax: Axes | None = None) -> Axes:
+    """The public loss against steps."""
+    ax = ax or new_axes()
+    with house_style():
+        ax.plot(*_columns(points), color=SERIES[0])
+        ax.set_xlabel("step")
+        ax.set_ylabel("public loss")
+    return ax
+
+
+def roc(curves: Mapping[str, Sequence[Point]], *, ax: Axes | None = None) -> Axes:
+    """True against false positives, a line a class."""
+    ax = ax or new_axes()
+    with house_style():
+        ax.plot([0, 1], [0, 1], color=SERIES[5], linestyle=":", label="guessing")
+        for place, (name, points) in enumerate(curves.items()):
+            look = {**_look(place), "marker": None}
+            ax.plot(*_columns(points), label=name, **look)
+        ax.set_xlabel("false positive rate")
+        ax.set_ylabel("true positive rate")
+        ax.legend(loc="lower right")
+    return ax
+
+
+def calibration(curves: Mapping[str, Sequence[Point]], *, ax: Axes | None = None) -> Axes:
+    """What was observed against what was predicted; on the diagonal predictions are right."""
+    ax = ax or new_axes()
+    with house_style():
+        both = [value for points in curves.values() for point in points for value in point]
+        ends = [min(both), max(both)]
+        ax.plot(ends, ends, color=SERIES[5], linestyle=":", label="perfect")
+        for place, (name, points) in enumerate(curves.items()):
+            ax.plot(*_columns(points), label=name, **_look(place))
+        ax.set_xlabel("predicted")
+        ax.set_ylabel("observed")
+        ax.legend(loc="upper left")
+    return ax
+
+
+def method_bars(rows: Sequence[tuple[str, float]], *, metric: str, ax: Axes | None = None) -> Axes:
+    """One number a method, as horizontal bars with the number beside them."""
+    ax = ax or new_axes(5.0, 1.0 + 0.45 * len(rows))
+    with house_style():
+        names = [name for name, _ in rows]
+        ax.barh(names, [value for _, value in rows], color=SERIES[0], height=0.6)
+        for place, (_, value) in enumerate(rows):
+            ax.annotate(
+                f"{value:.4f}",
+                (max(value, 0.0), place),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+            )
+        ax.invert_yaxis()
+        ax.margins(x=0.2)
+        ax.grid(visible=False, axis="y")
+        ax.set_xlabel(metric)
+    return ax
+
+
+def score_by_epsilon(
+    results: Sequence[Mapping[str, Any]], *, metric: str, ax: Axes | None = None
+) -> Axes:
+    """Results of an experiment: mean and deviation of `metric` against epsilon, a line a method.
+
+    `results` are rows as `reproduce` prints them; methods without epsilon become level lines.
+    """
+    ax = ax or new_axes()
+    with house_style():
+        rows = [row for row in results if row["metric"] == metric]
+        for place, name in enumerate(dict.fromkeys(row["method"] for row in rows)):
+            mine = [row for row in rows if row["method"] == name]
+            look = _look(place)
+            if mine[0]["epsilon"] is None:
+                ax.axhline(mine[0]["mean"], label=name, color=look["color"], linestyle=":")
+                continue
+            mine.sort(key=lambda row: row["epsilon"])
+            ax.errorbar(
+                [row["epsilon"] for row in mine],
+                [row["mean"] for row in mine],
+                yerr=[row.get("std", 0.0) for row in mine],
+                label=name,
+                capsize=2,
+                **look,
+            )
+        ax.set_xscale("log")
+        ticks = sorted({row["epsilon"] for row in rows if row["epsilon"] is not None})
+        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        ax.xaxis.minorticks_off()
+        ax.set_xlabel("epsilon")
+        ax.set_ylabel(metric.replace("_", " "))
+        ax.legend()
+    return ax
+
+
+def percent(share: float) -> str:
+    """0.123 as 12.3%; never rounded to certainty."""
+    value = 100 * share
+    if 0.05 <= value <= 99.95:
+        text = f"{value:.1f}".rstrip("0").rstrip(".")
+        return f"{text}%"
+    if value > 99.95:
+        return "over 99.9%" if value < 100 else "100%"
+    return f"{value:.2g}%"
+
+
+def _look(place: int) -> dict[str, Any]:
+    index = place % len(SERIES)
+    return {"color": SERIES[index], "linestyle": _DASHES[index], "marker": _MARKERS[index]}
+
+
+def _columns(points: Sequence[Point]) -> tuple[list[float], list[float]]:
+    return [point[0] for point in points], [point[1] for point in points]

@@ -1,0 +1,185 @@
+"""The guarantee in plain words, shared by the page, the Markdown report and the model card."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from halfmask.accounting.calibrate import round_up
+from halfmask.accounting.relations import Relation
+from halfmask.report.facts import Facts
+from halfmask.report.plots import percent
+from halfmask.statement import NOT_PRIVATE, Statement
+
+ATTACKER = (
+    "The attacker in this table knows the model, everything released with it, all public columns "
+    "and every other row, and wonders whether one {unit}'s private values are these or others."
+)
+RELATIONS_IN_WORDS: dict[Relation, str] = {
+    "replace": "one {unit}'s private values are replaced by any others; its public values stay",
+    "withhold": "one {unit}'s private values are withheld, so that they contribute nothing",
+}
+
+
+def number(value: float | None) -> str:
+    """A number of a guarantee: rounded up, never down; `none` where nothing is promised."""
+    if value is None:
+        return "none"
+    return f"{round_up(value):g}" if math.isfinite(value) else "unlimited"
+
+
+def unit(statement: Statement) -> str:
+    """Whom the guarantee protects, in one word."""
+    return "row" if statement.unit_column is None else "person"
+
+
+def protected(statement: Statement) -> tuple[str, ...]:
+    """The private columns, the label among them where it is private."""
+    label = (statement.label,) if statement.label_private and statement.label else ()
+    return (*statement.private, *label)
+
+
+def unprotected(statement: Statement) -> tuple[str, ...]:
+    """The public columns, the label among them where it is public."""
+    label = (statement.label,) if not statement.label_private and statement.label else ()
+    return (*statement.public, *label)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence has them."""
+    if len(names) < 2:
+        return "".join(names) or "none"
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def headline(statement: Statement) -> str:
+    """The claim in one line."""
+    if statement.seeded:
+        return NOT_PRIVATE.capitalize()
+    if not statement.events:
+        return "Nothing about private columns was released: epsilon 0"
+    return (
+        f"Differentially private: epsilon {number(statement.epsilon)} at delta "
+        f"{statement.delta:g}, relation {statement.relation}"
+    )
+
+
+def guarantee(facts: Facts) -> list[tuple[str, str]]:
+    """Pairs of a question and its answer: who is protected, against whom, how far, and what not."""
+    statement = facts.statement
+    who = unit(statement)
+    if statement.seeded:
+        return [
+            (
+                "Who is protected?",
+                "Nobody. The noise was drawn from a fixed seed, so whoever knows or guesses the "
+                "seed can take it off again. Everything below is what the same training would "
+                "promise without a seed; train again without one before you hand out the model.",
+            ),
+            ("Which columns were meant to be private?", listed(protected(statement))),
+            ("Which columns are not protected at all?", listed(unprotected(statement))),
+        ]
+    whom = (
+        "Each single row of the table."
+        if statement.unit_column is None
+        else f"Each person: all rows with the same value of {statement.unit_column}, of which at "
+        f"most {statement.max_rows} were used."
+    )
+    return [
+        ("Who is protected?", whom),
+        ("Which columns are protected?", listed(protected(statement))),
+        (
+            "Which columns are not protected at all?",
+            f"{listed(unprotected(statement))}. They were used as they are. The number of rows is "
+            "not hidden either.",
+        ),
+        (
+            "Against whom?",
+            "Against anyone who sees the model and everything released with it, whatever else they "
+            f"know: even all public columns and all other {who}s.",
+        ),
+        ("How far?", _how_far(facts)),
+    ]
+
+
+def _how_far(facts: Facts) -> str:
+    statement = facts.statement
+    if not statement.events:
+        return "Completely: the model was made without the private columns."
+    even = next((gain for gain in facts.gains if gain.prior == 0.5), None)
+    factor = math.exp(min(statement.calibrated_epsilon, 700.0))
+    other = "others" if statement.relation == "replace" else "withheld"
+    text = (
+        f"Nothing that was released is more than {number(factor)} times as likely (e to the "
+        f"epsilon) as it would be if the private values of one {unit(statement)} were {other}, "
+        f"but for a probability of {statement.delta:g}."
+    )
+    if even is not None:
+        text += (
+            f" Between two equally likely private values, an attacker guesses right in at most "
+            f"{percent(even.guess_after)} of all cases; without the model it is half of them."
+        )
+    return text
+
+
+def gain_rows(facts: Facts) -> list[list[str]]:
+    """The attacker's table: prior, belief after, right guesses before and after."""
+    return [
+        [
+            percent(gain.prior),
+            percent(gain.belief),
+            percent(gain.guess_before),
+            percent(gain.guess_after),
+        ]
+        for gain in facts.gains
+    ]
+
+
+def gain_headings(statement: Statement) -> list[str]:
+    """The headings over `gain_rows`."""
+    return [
+        "Belief before",
+        f"Belief after, at most (but for a probability of {statement.delta:g})",
+        "Right guesses before",
+        "Right guesses after, at most",
+    ]
+
+
+def score_rows(facts: Facts) -> list[list[str]]:
+    """Scores on the user's rows."""
+    assert facts.measured is not None
+    shown = {"rows": "rows", "log_loss": "log loss", "auc": "AUC", "rmse": "RMSE", "r2": "R²"}
+    return [
+        [
+            shown.get(name, name),
+            "undefined (one class only)"
+            if value is None
+            else (f"{value:,}" if isinstance(value, int) else f"{value:.4f}"),
+        ]
+        for name, value in facts.measured.scores.items()
+    ]
+
+
+def audit_rows(facts: Facts) -> list[list[str]]:
+    """Audits, one a row."""
+    return [
+        [
+            audit.mechanism,
+            number(audit.claimed),
+            f"{audit.lower_bound:.4g}",
+            percent(audit.confidence),
+            audit.relation,
+            "REFUTED" if audit.refuted else "not refuted",
+        ]
+        for audit in facts.audits
+    ]
+
+
+AUDIT_HEADINGS = [
+    "Mechanism",
+    "Claimed epsilon",
+    "Attack shows at least",
+    "Confidence",
+    "Relation",
+    "Verdict",
+]
