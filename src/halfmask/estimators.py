@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from halfmask.accounting.ledger import BudgetLedger
@@ -22,13 +23,11 @@ from halfmask.errors import DataError, InputError
 from halfmask.frames import as_arrow
 from halfmask.mechanisms.noise import noise_source
 from halfmask.model import Model, class_array
-from halfmask.public_function import with_public_function
+from halfmask.public_function import PublicPart, with_public_part
 from halfmask.schema import Schema
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table, Task
 from halfmask.training import train
-
-PublicFunction = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 class SpendsAgainWarning(UserWarning):
@@ -49,7 +48,7 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         delta: float = 1e-6,
         relation: str = "replace",
         row_norm: float = 1.0,
-        public: PublicFunction | None = None,
+        public: PublicPart | None = None,
         ledger: str | Path | BudgetLedger | None = None,
         options: Mapping[str, Any] | None = None,
         unsafe_seed: int | None = None,
@@ -142,17 +141,19 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
                 "fit(X, y), or a schema that names the label column."
             )
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=self._task == "regression")
+        if self._task == "classification":
+            check_classification_targets(y)
         table = Table.from_arrays(
             X, y, row_norm=self.row_norm, task=self._task, label_bounds=self._label_bounds()
         )
-        return None, with_public_function(table, X, self.public)
+        return None, with_public_part(table, X, self.public)
 
     def _new_table(self, X: Any) -> Table:
         check_is_fitted(self)
         if self.model_.encoder is not None:
             return self.model_.encode(X)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        return with_public_function(self.model_.encode(X), X, self.public)
+        return with_public_part(self.model_.encode(X), X, self.public)
 
     def __sklearn_clone__(self) -> Self:
         params = {name: getattr(self, name) for name in self.get_params(deep=False)}
@@ -211,7 +212,7 @@ class _Regressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[misc]
         relation: str = "replace",
         row_norm: float = 1.0,
         label_bounds: tuple[float, float] = (-1.0, 1.0),
-        public: PublicFunction | None = None,
+        public: PublicPart | None = None,
         ledger: str | Path | BudgetLedger | None = None,
         options: Mapping[str, Any] | None = None,
         unsafe_seed: int | None = None,
@@ -247,7 +248,8 @@ class HalfmaskClassifier(_Classifier):
 
     Parameters: `schema` names roles, bounds and categories (None: everything is private, rows
     clipped to `row_norm`); `epsilon`, `delta` and `relation` are the guarantee; `method` is "auto"
-    or a name of `halfmask.training.METHODS`; `public` is a function of rows whose value is public;
+    or a name of `halfmask.training.METHODS`; `public` is a function of rows whose value is public,
+    or "all" columns;
     `ledger` is a file that composes many fits; `unsafe_seed` makes the noise reproducible and the
     model not private. Fitted: `classes_`, `coef_`, `intercept_`, `method_`, `reason_`, `privacy_`.
     """
@@ -261,7 +263,7 @@ class HalfmaskClassifier(_Classifier):
         relation: str = "replace",
         method: str = "auto",
         row_norm: float = 1.0,
-        public: PublicFunction | None = None,
+        public: PublicPart | None = None,
         ledger: str | Path | BudgetLedger | None = None,
         options: Mapping[str, Any] | None = None,
         unsafe_seed: int | None = None,
@@ -296,7 +298,7 @@ class HalfmaskRegressor(_Regressor):
         method: str = "auto",
         row_norm: float = 1.0,
         label_bounds: tuple[float, float] = (-1.0, 1.0),
-        public: PublicFunction | None = None,
+        public: PublicPart | None = None,
         ledger: str | Path | BudgetLedger | None = None,
         options: Mapping[str, Any] | None = None,
         unsafe_seed: int | None = None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +17,25 @@ from halfmask.errors import InputError
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
+PublicPart = Callable[[Floats], Floats] | Literal["all"]
+"""A function of rows whose value is public, or "all" columns (only the label is private)."""
 
 
-def with_public_function(
-    table: Table, X: Floats, public: Callable[[Floats], Floats] | None
-) -> Table:
+def with_public_part(table: Table, X: Floats, public: PublicPart | None) -> Table:
     """`table` with f(X) as its public block; f takes all rows at once and must act row by row."""
     if public is None:
         return table
+    if isinstance(public, str) and public == "all":
+        moved = _public_block(table, X, table.private_names)
+        return replace(
+            moved,
+            private=np.zeros((len(X), 0)),
+            private_norm=0.0,
+            private_names=(),
+            private_sources=(),
+        )
     if not callable(public):
-        raise InputError(f"Expected a function of the rows as public, got {type(public).__name__}.")
+        raise InputError(f"Expected 'all' or a function of the rows as public, got {public!r}.")
     block = np.asarray(public(X.copy()), dtype=np.float64)
     block = block[:, None] if block.ndim == 1 else block
     if block.ndim != 2 or len(block) != len(X):
@@ -36,8 +46,12 @@ def with_public_function(
     if not np.isfinite(block).all():
         raise InputError("The public function returned NaN or infinity: give those rows a value.")
     _check_row_by_row(public, X, block)
+    return _public_block(table, block, tuple(f"public{index}" for index in range(block.shape[1])))
+
+
+def _public_block(table: Table, block: Floats, names: tuple[str, ...]) -> Table:
+    # The longest row is a public fact here.
     norm = float(np.sqrt(np.einsum("ij,ij->i", block, block)).max(initial=0.0))
-    names = tuple(f"public{index}" for index in range(block.shape[1]))
     return replace(table, public=block, public_norm=norm, public_names=names, public_sources=names)
 
 

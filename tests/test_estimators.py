@@ -1,0 +1,194 @@
+"""The scikit-learn face: scikit-learn's own checks, frames of every kind, clones and pipelines."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MaxAbsScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from halfmask import HalfmaskClassifier, HalfmaskRegressor
+from halfmask import estimators as all_estimators
+from halfmask.accounting.ledger import Ledger
+from halfmask.errors import BudgetExceededError, DataError, InputError
+from halfmask.estimators import SpendsAgainWarning
+from halfmask.schema import Column, Label, Schema
+
+# Noise is seeded and small, and rows keep their length: the checks ask whether an estimator behaves
+# like one, on a few dozen rows; what noise costs is measured elsewhere.
+CHECKED: dict[str, Any] = {"epsilon": 1e6, "delta": 1e-3, "row_norm": 10.0, "unsafe_seed": 0}
+
+CLASSIFIERS = [
+    all_estimators.HalfmaskClassifier,
+    all_estimators.OneShotClassifier,
+    all_estimators.GDClassifier,
+    all_estimators.SGDClassifier,
+    all_estimators.DPSGDClassifier,
+]
+REGRESSORS = [
+    all_estimators.HalfmaskRegressor,
+    all_estimators.OneShotRegressor,
+    all_estimators.GDRegressor,
+    all_estimators.SGDRegressor,
+    all_estimators.DPSGDRegressor,
+]
+INSTANCES = [kind(**CHECKED) for kind in CLASSIFIERS]
+INSTANCES.append(all_estimators.LabelSpanClassifier(**CHECKED, public="all"))
+INSTANCES.append(all_estimators.HalfmaskClassifier(**CHECKED, public="all"))
+INSTANCES += [kind(**CHECKED, label_bounds=(-300.0, 300.0)) for kind in REGRESSORS]
+
+
+@parametrize_with_checks(INSTANCES)
+def test_scikit_learn_accepts_it(estimator: Any, check: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpendsAgainWarning)
+        check(estimator)
+
+
+def frame(n: int = 300) -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    age, dose = rng.integers(0, 100, n), rng.uniform(0, 10, n)
+    return pd.DataFrame(
+        {
+            "age": age,
+            "dose": dose,
+            "town": np.where(age % 2, "A", "B"),
+            "sick": np.where(dose > 5, "yes", "no"),
+        }
+    )
+
+
+SCHEMA = Schema(
+    label=Label("sick", "private", classes=("no", "yes")),
+    columns=(
+        Column("age", "public", "number", bounds=(0, 100)),
+        Column("dose", "private", "number", bounds=(0, 10)),
+        Column("town", "private", "category", categories=("A", "B")),
+    ),
+)
+
+
+@pytest.mark.parametrize("kind", [lambda f: f, pl.from_pandas, pa.Table.from_pandas])
+def test_every_frame_gives_the_same_model(kind: Any) -> None:
+    first = HalfmaskClassifier(SCHEMA, epsilon=5, unsafe_seed=1).fit(frame())
+    second = HalfmaskClassifier(SCHEMA, epsilon=5, unsafe_seed=1).fit(kind(frame()))
+    np.testing.assert_array_equal(first.coef_, second.coef_)
+    np.testing.assert_array_equal(first.predict(frame()), second.predict(kind(frame())))
+
+
+def test_the_label_may_come_apart() -> None:
+    people = frame()
+    first = HalfmaskClassifier(SCHEMA, epsilon=5, unsafe_seed=1).fit(people)
+    second = HalfmaskClassifier(SCHEMA, epsilon=5, unsafe_seed=1)
+    second.fit(people.drop(columns="sick"), people["sick"])
+    np.testing.assert_array_equal(first.coef_, second.coef_)
+    assert first.score(people) == second.score(people.drop(columns="sick"), people["sick"])
+
+
+def test_the_statement_says_what_was_promised() -> None:
+    model = HalfmaskClassifier(SCHEMA, epsilon=2.0, delta=1e-5).fit(frame())
+    stated = model.privacy_
+    assert stated.relation == "replace"
+    assert stated.epsilon is not None
+    assert 0 < stated.epsilon <= 2.0
+    assert stated.public == ("age",)
+    assert stated.private == ("dose", "town")
+    assert stated.label_private
+
+
+def test_a_bare_array_is_private_throughout() -> None:
+    X = frame()[["age", "dose"]].to_numpy(float)
+    model = HalfmaskClassifier(epsilon=5).fit(X, frame()["sick"])
+    assert model.privacy_.public == ()
+    assert model.privacy_.private == ("x0", "x1")
+    assert any("labels present" in note for note in model.privacy_.notes)
+    assert set(model.predict(X)) <= {"no", "yes"}
+
+
+def test_a_public_function_makes_its_value_public() -> None:
+    X = frame()[["age", "dose"]].to_numpy(float) / 100
+    model = HalfmaskClassifier(epsilon=5, public=lambda rows: rows[:, :1] > 0.5)
+    model.fit(X, frame()["sick"])
+    assert model.privacy_.public == ("public0",)
+    assert model.predict_proba(X).shape == (300, 2)
+
+
+def test_all_columns_public_leaves_the_label_private() -> None:
+    X = frame()[["age", "dose"]].to_numpy(float) / 100
+    model = HalfmaskClassifier(epsilon=5, public="all").fit(X, frame()["sick"])
+    assert model.privacy_.private == ()
+    assert model.privacy_.label_private
+    assert model.method_ == "one-shot"
+
+
+def test_a_public_function_that_mixes_rows_is_refused() -> None:
+    X = frame()[["age", "dose"]].to_numpy(float)
+    with pytest.raises(InputError, match="one row at a time"):
+        HalfmaskClassifier(public=lambda rows: rows - rows.mean(axis=0)).fit(X, frame()["sick"])
+
+
+def test_cross_validation_warns_that_each_fold_spends() -> None:
+    model = HalfmaskClassifier(SCHEMA, epsilon=5)
+    people = frame()
+    with pytest.warns(SpendsAgainWarning, match="once more"):
+        scores = cross_val_score(model, people.drop(columns="sick"), people["sick"], cv=3)
+    assert len(scores) == 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SpendsAgainWarning)
+        model.fit(people)
+
+
+def test_a_ledger_caps_what_clones_spend(tmp_path: Any) -> None:
+    ledger = Ledger.create(tmp_path / "l.jsonl", epsilon=1.2, delta=1e-6, relation="replace")
+    model = HalfmaskClassifier(SCHEMA, epsilon=1.0, ledger=ledger).fit(frame())
+    assert model.ledger is ledger
+    with pytest.warns(SpendsAgainWarning), pytest.raises(BudgetExceededError):
+        clone(clone(model)).fit(frame())
+
+
+def test_it_works_in_a_pipeline() -> None:
+    X = frame()[["age", "dose"]].to_numpy(float)
+    model = make_pipeline(MaxAbsScaler(), HalfmaskClassifier(epsilon=20, unsafe_seed=0))
+    assert model.fit(X, frame()["sick"]).score(X, frame()["sick"]) > 0.5
+
+
+def test_many_classes_and_mixed_class_types() -> None:
+    people = frame()
+    people["sick"] = np.digitize(people["dose"], [3, 6])
+    label = Label("sick", "private", classes=(0, 1, 2))
+    model = HalfmaskClassifier(Schema(label, SCHEMA.columns), epsilon=50, unsafe_seed=0)
+    model.fit(people)
+    assert model.predict(people).dtype.kind == "i"
+    assert model.score(people) > 0.6
+    np.testing.assert_allclose(model.predict_proba(people).sum(axis=1), 1)
+
+
+def test_a_regressor_stays_within_its_bounds() -> None:
+    schema = Schema(
+        label=Label("dose", "private", bounds=(0, 10)),
+        columns=(Column("age", "public", "number", bounds=(0, 100)),),
+    )
+    people = frame()
+    model = HalfmaskRegressor(schema, epsilon=5).fit(people)
+    predicted = model.predict(people)
+    assert 0 <= predicted.min() <= predicted.max() <= 10
+    assert model.score(people) > -1
+
+
+def test_a_schema_for_the_other_task_is_refused() -> None:
+    with pytest.raises(InputError, match="HalfmaskRegressor is for regression"):
+        HalfmaskRegressor(SCHEMA).fit(frame())
+
+
+def test_labels_of_another_length_are_refused() -> None:
+    with pytest.raises(DataError, match="one label a row"):
+        HalfmaskClassifier(SCHEMA).fit(frame(), ["no"])
