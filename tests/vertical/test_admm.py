@@ -251,3 +251,7 @@ def test_row_noise_refuses_what_its_proof_does_not_cover(columns, releaser):
             )
     with pytest.raises(InputError):
         AdmmParty(matrix, strength=1.0, noise=noise)
+    with pytest.raises(InputError):
+        AdmmParty(matrix, strength=1.0, noise=ShareNoise(kind="row"), releaser=releaser())
+    with pytest.raises(InputError):
+        ShareNoise(kind="gaussian")

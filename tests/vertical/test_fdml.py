@@ -95,7 +95,9 @@ def test_as_written_noise_needs_a_source_and_has_no_charge(columns, releaser):
     assert np.any(party.x)
 
 
-@pytest.mark.parametrize("wrong", [{"kind": "scores"}, {"kind": "row", "ratio": 0.0}])
-def test_wrong_settings_are_refused(wrong):
+def test_wrong_settings_are_refused(columns, releaser):
     with pytest.raises(InputError):
-        FdmlNoise(**wrong)
+        FdmlNoise(kind="scores")
+    noise = FdmlNoise(kind="row", ratio=0.0)
+    with pytest.raises(InputError):
+        FdmlParty("a", columns[0], strength=1.0, noise=noise, releaser=releaser())

@@ -7,7 +7,7 @@ the first round.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -44,24 +44,23 @@ class ShareNoise:
     ratio: float = 0.0
     std: float = 0.0
     row_norm: float = 1.0
-    radius: float = 1.0
-    target_bound: float = 1.0
+    radius: float = 2.0
+    target_bound: float = 4.0
 
     def __post_init__(self) -> None:
         if self.kind not in SHARE_NOISES:
             raise InputError(
                 f"Unknown noise {self.kind!r}: expected one of {', '.join(SHARE_NOISES)}."
             )
-        if self.kind in ("column", "row") and not (self.ratio > 0 and self.rounds > 0):
-            raise InputError(
-                f"Noise {self.kind!r} needs a ratio > 0 and rounds > 0, "
-                f"got {self.ratio} and {self.rounds}."
-            )
 
     @property
     def is_private(self) -> bool:
         """Whether a guarantee exists."""
         return self.kind in ("column", "row")
+
+    def fitted(self, *, ratio: float, rounds: int, row_norm: float) -> ShareNoise:
+        """The same kind and limits with the numbers that a budget and a declaration give."""
+        return replace(self, ratio=ratio, rounds=rounds, row_norm=row_norm)
 
 
 class AdmmParty:
@@ -104,6 +103,11 @@ class AdmmParty:
     def _open_series(self, releaser: Releaser | None, name: str) -> GaussianSeries:
         if releaser is None:
             raise InputError(f"Noise {self.noise.kind!r} needs a releaser with a ledger to charge.")
+        if not (self.noise.ratio > 0 and self.noise.rounds > 0):
+            raise InputError(
+                f"Noise {self.noise.kind!r} needs a ratio > 0 and rounds > 0, "
+                f"got {self.noise.ratio} and {self.noise.rounds}."
+            )
         # Shares are released in units of their own bound for a replaced row, so the series has
         # sensitivity 1 whatever the transcript does to the bound; for `row` a withheld row costs
         # at most 1/√2 of it.

@@ -45,8 +45,6 @@ class FdmlNoise:
     def __post_init__(self) -> None:
         if self.kind not in ("none", "as-written", "row"):
             raise InputError(f"Unknown noise {self.kind!r}: expected none, as-written or row.")
-        if self.kind == "row" and not (self.ratio > 0 and self.epochs > 0):
-            raise InputError("Row noise needs a ratio > 0 and epochs > 0.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +95,8 @@ class FdmlParty:
     def _charge(self, releaser: Releaser | None, name: str) -> None:
         if releaser is None:
             raise InputError("Row noise needs a releaser with a ledger to charge.")
+        if not (self.noise.ratio > 0 and self.noise.epochs > 0):
+            raise InputError("Row noise needs a ratio > 0 and epochs > 0.")
         half = self.noise.ratio / math.sqrt(2 * self.noise.epochs)
         for what in ("scores", "gradients"):
             # Batches of one epoch are disjoint: a row is in one, so an epoch is one release.

@@ -28,30 +28,24 @@ from halfmask.vertical.rows import bounded_rows
 
 @dataclass(frozen=True, kw_only=True)
 class NewtonConfig:
-    """Public settings; `gram_part` and `curvature_part` are shares of the squared ratio μ².
-
-    `prior_std` is the prior standard deviation of a coefficient, `memory` the weight of a step one
-    step later.
+    """Public settings: gradients, the weight of a step one step later, the prior of a
+    coefficient.
     """
 
     steps: int = 12
-    gram_part: float = 0.1
-    curvature_part: float = 0.1
     memory: float = 0.8
     prior_std: float = 0.7
 
     def __post_init__(self) -> None:
         if self.steps < 2:
             raise InputError(f"Expected at least 2 Newton steps, got {self.steps}.")
-        if not (self.gram_part > 0 and self.curvature_part > 0 and self.gradient_part > 0):
-            raise InputError("Expected positive parts for Gram matrix, curvature and gradients.")
         if not (0 < self.memory <= 1 and self.prior_std > 0):
             raise InputError("Expected memory in (0, 1] and prior_std > 0.")
 
     @property
-    def gradient_part(self) -> float:
-        """The share of μ² that the gradients get."""
-        return 1 - self.gram_part - self.curvature_part
+    def releases(self) -> int:
+        """The gradients, the Gram matrix and the curvature: each gets an equal share of μ²."""
+        return self.steps + 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,14 +88,14 @@ class ExpertCosts:
 
 def expert_costs(rows: ExpertRows, ratio: float, config: NewtonConfig) -> ExpertCosts:
     """All ratios that follow from calibrating one of them. Guarantee: docs/proofs/experts.md."""
-    gradients = ratio * math.sqrt(config.gradient_part)
-    matrices = ratio * math.sqrt(1 - config.gradient_part)
+    gradients = ratio * math.sqrt(config.steps / config.releases)
+    matrices = ratio * math.sqrt(2 / config.releases)
     unit = gradients / rows.gradient_replace
     span = 1 + 2 * rows.target_excess
     together = 2 * rows.weight * rows.row_norm * unit
     return ExpertCosts(
         block=ratio,
-        withhold=math.hypot(matrices / math.sqrt(2), rows.weight * rows.row_norm * unit),
+        withhold=ratio / math.sqrt(2),
         label=span * rows.row_norm * unit,
         person=math.hypot(matrices, together),
     )
@@ -127,75 +121,57 @@ def noisy_newton(
     low, high = -rows.target_excess, 1 + rows.target_excess
     targets = np.clip(np.asarray(targets, dtype=np.float64), low, high)
     columns = int(block.shape[1])
-    square = rows.row_norm**2
-
-    def open_series(part: float, count: int, replace: float, withhold: float, of: str) -> _Opened:
-        std = replace * math.sqrt(count / part) / ratio
-        series = releaser.gaussian_series(
-            sensitivity=Sensitivity(replace=replace, withhold=withhold),
-            noise_std=std,
-            count=count,
-            what=f"{what}: {of}",
-        )
-        return _Opened(series=series, std=std)
-
-    root = math.sqrt(2)
-    gram_noise = open_series(config.gram_part, 1, root * square, square, "Gram matrix")
-    bend_noise = open_series(config.curvature_part, 1, root * square / 4, square / 4, "curvature")
-    step_noise = open_series(
-        config.gradient_part,
-        config.steps,
-        rows.gradient_replace,
-        rows.weight * rows.row_norm,
-        "gradients",
+    std = math.sqrt(config.releases) / ratio
+    # One charge for all: every release is made in units of its own bound for a replaced row, and a
+    # withheld row moves each of them by at most 1/√2 of that.
+    series = releaser.gaussian_series(
+        sensitivity=Sensitivity(replace=1.0, withhold=math.sqrt(0.5)),
+        noise_std=std,
+        count=config.releases,
+        what=f"{what}: Gram matrix, curvature and {config.steps} gradients",
     )
-
-    gram = _released_gram(block, np.ones(len(targets)), gram_noise)
-    values, vectors = _spectrum(gram, gram_noise)
+    square = math.sqrt(2) * rows.row_norm**2
+    values, vectors = _released_spectrum(block, np.ones(len(targets)), square, series, std)
     values = values / 4
     w = np.zeros(columns)
     seen = np.zeros(columns)
     evidence = np.zeros(columns)
+    noise = std * rows.gradient_replace
     for step in range(config.steps):
         p = expit(block @ w)
         if step == 1:
             # The first iterate is near enough to weigh rows by p(1 - p); what came before is
             # dropped.
-            bend = _released_gram(block, p * (1 - p), bend_noise)
-            values, vectors = _spectrum(bend, bend_noise)
+            values, vectors = _released_spectrum(block, p * (1 - p), square / 4, series, std)
             seen[:], evidence[:] = 0.0, 0.0
-        gradient = step_noise.series.release(np.asarray(block.T @ (p - targets)))
-        inner = values * (values * (vectors.T @ w) - vectors.T @ gradient) / step_noise.std**2
+        exact = np.asarray(block.T @ (p - targets)) / rows.gradient_replace
+        gradient = rows.gradient_replace * series.release(exact)
+        inner = values * (values * (vectors.T @ w) - vectors.T @ gradient) / noise**2
         seen = config.memory * seen + inner
-        evidence = config.memory * evidence + (values / step_noise.std) ** 2
+        evidence = config.memory * evidence + (values / noise) ** 2
         w = vectors @ (seen / (evidence + config.prior_std**-2))
     return np.asarray(w, dtype=np.float64)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Opened:
-    series: GaussianSeries
-    std: float
+def _released_spectrum(
+    block: Any, weights: Vector, bound: float, series: GaussianSeries, std: float
+) -> tuple[Vector, Vector]:
+    """Eigenvalues and eigenvectors of a noisy Σ weight·xxᵀ, which one row moves by `bound`.
 
-
-def _released_gram(block: Any, weights: Vector, noise: _Opened) -> Vector:
-    """Σ weight·xxᵀ with noise that is isotropic in the Frobenius norm of symmetric matrices."""
+    The noise is isotropic in the Frobenius norm of symmetric matrices; eigenvalues are held above
+    what noise alone would give.
+    """
     if sparse.issparse(block):
         exact = (block.T @ sparse.diags_array(weights) @ block).toarray()
     else:
         exact = block.T @ (block * weights[:, None])
-    upper = np.triu_indices(exact.shape[0], 1)
+    size = exact.shape[0]
+    upper = np.triu_indices(size, 1)
     # Off-diagonal cells occur twice in the norm, so they are released as √2 times themselves.
     packed = np.concatenate([np.diag(exact), math.sqrt(2) * exact[upper]])
-    noisy = noise.series.release(packed)
-    size = exact.shape[0]
+    noisy = bound * series.release(packed / bound)
     result = np.diag(noisy[:size])
     result[upper] = noisy[size:] / math.sqrt(2)
-    return np.asarray(result + np.triu(result, 1).T, dtype=np.float64)
-
-
-def _spectrum(matrix: Vector, noise: _Opened) -> tuple[Vector, Vector]:
-    """Eigenvalues, held above what noise alone would give, and eigenvectors."""
-    values, vectors = np.linalg.eigh(matrix)
-    floor = 0.5 * noise.std * math.sqrt(len(values) / 2)
+    values, vectors = np.linalg.eigh(result + np.triu(result, 1).T)
+    floor = 0.5 * bound * std * math.sqrt(size / 2)
     return np.maximum(values, floor), vectors

@@ -1,0 +1,222 @@
+"""`halfmask vertical`: columns held by different organisations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from halfmask.accounting.relations import RELATIONS
+from halfmask.cli.output import emit, json_option
+from halfmask.errors import InputError
+
+if TYPE_CHECKING:
+    from halfmask.vertical.simulation import Budget, Simulation, Task
+
+METHODS = ("experts", "admm", "fdml-sgd")
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.group()
+def vertical() -> None:
+    """Train over columns that different parties hold for the same rows."""
+
+
+@vertical.command()
+@click.option(
+    "--schema", "schema_file", type=FILE, required=True, help="Names each column's party."
+)
+@click.option("--label", "label_file", type=FILE, required=True, help="File with ids and labels.")
+@click.option("--party", "parties", multiple=True, required=True, metavar="NAME=FILE")
+@click.option("--id", "id_column", required=True, help="The column of ids in every file.")
+@click.option("--method", type=click.Choice(METHODS), default="experts", show_default=True)
+@click.option("--epsilon", type=float, default=1.0, show_default=True, help="For each party.")
+@click.option("--delta", type=float, default=1e-6, show_default=True)
+@click.option("--relation", type=click.Choice(RELATIONS), default="replace", show_default=True)
+@click.option("--test-label", "test_label_file", type=FILE)
+@click.option("--test-party", "test_parties", multiple=True, metavar="NAME=FILE")
+@click.option(
+    "--noise",
+    type=click.Choice(("row", "column", "as-written", "none")),
+    default="row",
+    show_default=True,
+    help="How admm and fdml-sgd protect what is sent; the last two have no epsilon.",
+)
+@click.option("--noise-std", default=0.1, show_default=True, help="For --noise as-written.")
+@click.option("--rounds", type=int, help="Rounds of admm, epochs of fdml-sgd.")
+@click.option("--rho", default=0.1, show_default=True, help="Penalty of admm.")
+@click.option(
+    "--update", type=click.Choice(("sharing", "as-written")), default="sharing", show_default=True
+)
+@click.option("--hide-labels", type=float, metavar="EPSILON", help="Randomise labels first.")
+@click.option("--ledger", "ledgers", multiple=True, metavar="NAME=FILE", help="A party's budget.")
+@click.option("--unsafe-seed", type=int, help="Reproducible noise: not private.")
+@json_option
+def simulate(
+    schema_file: Path,
+    label_file: Path,
+    parties: tuple[str, ...],
+    id_column: str,
+    method: str,
+    epsilon: float,
+    delta: float,
+    relation: str,
+    test_label_file: Path | None,
+    test_parties: tuple[str, ...],
+    noise: str,
+    noise_std: float,
+    rounds: int | None,
+    rho: float,
+    update: str,
+    hide_labels: float | None,
+    ledgers: tuple[str, ...],
+    unsafe_seed: int | None,
+    as_json: bool,
+) -> None:
+    """Run all parties in this process, as they would run apart."""
+    from halfmask.accounting.ledger import Ledger
+    from halfmask.accounting.relations import check_relation
+    from halfmask.schema import Schema
+    from halfmask.vertical.files import read_task
+    from halfmask.vertical.simulation import Budget
+    from halfmask.vertical.statements import party_statements
+
+    schema = Schema.from_toml(schema_file)
+    task = read_task(
+        schema,
+        id_column=id_column,
+        label_file=label_file,
+        party_files=_named(parties, "--party"),
+        test_label_file=test_label_file,
+        test_party_files=_named(test_parties, "--test-party"),
+    )
+    checked = check_relation(relation)
+    budget = Budget(
+        epsilon=epsilon,
+        delta=delta,
+        relation=checked,
+        unsafe_seed=unsafe_seed,
+        ledgers={name: Ledger.open(file) for name, file in _named(ledgers, "--ledger").items()},
+    )
+    label_private = schema.label.role == "private"
+    if method == "experts":
+        from halfmask.vertical.simulation import simulate_experts
+
+        simulation = simulate_experts(
+            task, budget=budget, label_private=label_private, label_epsilon=hide_labels
+        )
+    elif method == "admm":
+        simulation = _admm(task, budget, noise, noise_std, rounds, rho, update, hide_labels)
+    else:
+        simulation = _fdml(task, budget, noise, noise_std, rounds, hide_labels)
+    statements = party_statements(
+        simulation,
+        task.columns,
+        delta=delta,
+        relation=checked,
+        label=schema.label.name,
+        label_private=label_private and method == "experts" and hide_labels is None,
+        label_hidden=hide_labels is not None,
+        noise=noise,
+    )
+    data = {
+        "method": method,
+        "rounds": simulation.rounds,
+        "parties": list(simulation.parties),
+        "privacy": statements,
+        "costs": dict(simulation.costs),
+        "train_loss": simulation.train_loss,
+        "test_loss": simulation.test_loss,
+        "history": [dict(record) for record in simulation.history],
+    }
+    emit(data, _text(simulation, statements), as_json)
+
+
+def _admm(
+    task: Task,
+    budget: Budget,
+    noise: str,
+    noise_std: float,
+    rounds: int | None,
+    rho: float,
+    update: str,
+    label_epsilon: float | None,
+) -> Simulation:
+    from halfmask.vertical.admm import AdmmConfig
+    from halfmask.vertical.admm_party import ShareNoise
+    from halfmask.vertical.simulation import simulate_admm
+
+    private = noise in ("row", "column")
+    config = AdmmConfig(
+        rho=rho,
+        update=update,  # type: ignore[arg-type]
+        # Few rounds under noise: every round is paid for.
+        rounds=rounds or (3 if private else 30),
+    )
+    return simulate_admm(
+        task,
+        config,
+        strength=10.0 if private else 1.0,
+        noise=ShareNoise(kind=noise, std=noise_std),  # type: ignore[arg-type]
+        budget=budget,
+        label_epsilon=label_epsilon,
+    )
+
+
+def _fdml(
+    task: Task,
+    budget: Budget,
+    noise: str,
+    noise_std: float,
+    rounds: int | None,
+    label_epsilon: float | None,
+) -> Simulation:
+    from halfmask.vertical.fdml import FdmlConfig, FdmlNoise
+    from halfmask.vertical.simulation import simulate_fdml
+
+    if noise == "column" or label_epsilon is not None:
+        raise InputError("fdml-sgd knows neither --noise column nor --hide-labels: use admm.")
+    private = noise == "row"
+    config = FdmlConfig(
+        epochs=rounds or (2 if private else 20),
+        batch=2048 if private else 128,
+    )
+    kind: Any = noise
+    return simulate_fdml(task, config, noise=FdmlNoise(kind=kind, std=noise_std), budget=budget)
+
+
+def _named(pairs: tuple[str, ...], option: str) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for pair in pairs:
+        name, separator, file = pair.partition("=")
+        if not (name and separator and file):
+            raise InputError(f"{option} takes NAME=FILE, got {pair!r}.")
+        if name in files:
+            raise InputError(f"{option} names party {name!r} twice: keep one.")
+        files[name] = Path(file)
+    return files
+
+
+def _text(simulation: Simulation, statements: dict[str, dict[str, Any]]) -> object:
+    from rich.console import Group
+    from rich.table import Table
+
+    table = Table(title=f"{simulation.method}, {simulation.rounds} rounds")
+    for heading in ("party", "private columns", "epsilon", "relation"):
+        table.add_column(heading)
+    for name, statement in statements.items():
+        epsilon = statement["epsilon"]
+        table.add_row(
+            name,
+            str(len(statement["private"])),
+            "none" if epsilon is None else f"{epsilon:.4g}",
+            str(statement["relation"]),
+        )
+    lines = [f"train log loss {simulation.train_loss:.4f} (not covered by the guarantee)"]
+    if simulation.test_loss is not None:
+        lines.append(f"test log loss  {simulation.test_loss:.4f}")
+    first = next(iter(statements.values()))
+    lines += [*first.get("notes", []), "Not covered:"]
+    lines += [f"- {line}" for line in first["not_covered"]]
+    return Group(table, *lines)

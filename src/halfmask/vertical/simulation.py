@@ -1,0 +1,350 @@
+"""All parties in one process: what `halfmask vertical simulate` and the reproductions run.
+
+The simulation sees every block, so it can print objectives and losses after each round. Those
+numbers are not covered by any guarantee; what the parties exchange is the same as between
+organisations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from halfmask.accounting.ledger import BudgetLedger, MemoryLedger
+from halfmask.accounting.relations import Relation
+from halfmask.errors import InputError
+from halfmask.mechanisms.noise import NoiseSource, noise_source
+from halfmask.mechanisms.release import Releaser
+from halfmask.vertical.admm import AdmmConfig, run_admm
+from halfmask.vertical.admm_party import AdmmParty, ShareNoise
+from halfmask.vertical.block import Constraint, Regulariser, Vector
+from halfmask.vertical.channel import LocalChannel
+from halfmask.vertical.coordinator import Coordinator
+from halfmask.vertical.experts import (
+    DAMPING,
+    ExpertParty,
+    class_prior,
+    combined_ratio,
+    train_experts,
+)
+from halfmask.vertical.fdml import FdmlConfig, FdmlNoise, FdmlParty, run_fdml
+from halfmask.vertical.labels import hide_labels
+from halfmask.vertical.loss import loss_named
+from halfmask.vertical.newton import ExpertRows, NewtonConfig, expert_costs
+from halfmask.vertical.party import admm_party
+
+# Composition in the ledger rounds up in the last digits; asking for a hair less keeps it satisfied.
+_HAIR = 1 - 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """One party's encoded columns, and what is known of them without looking."""
+
+    name: str
+    train: Any
+    test: Any = None
+    row_norm: float
+    nonnegative: bool
+    column_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """The parties' columns and the label holder's labels (0 and 1), in one order of rows."""
+
+    columns: tuple[Columns, ...]
+    labels: Vector
+    test_labels: Vector | None = None
+
+    def __post_init__(self) -> None:
+        if not np.isin(self.labels, (0.0, 1.0)).all():
+            raise InputError("Vertical methods predict one of two classes: declare two.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What each party may spend; a seed makes the noise reproducible and not private."""
+
+    epsilon: float
+    delta: float
+    relation: Relation = "replace"
+    unsafe_seed: int | None = None
+    ledgers: Mapping[str, BudgetLedger] = field(default_factory=dict)
+
+    def releaser(self, name: str, index: int) -> Releaser:
+        """The door of one party: its own ledger, its own noise."""
+        ledger = self.ledgers.get(name) or MemoryLedger(
+            epsilon=self.epsilon, delta=self.delta, relation=self.relation
+        )
+        return Releaser(ledger, self.noise(index))
+
+    def noise(self, index: int) -> NoiseSource:
+        """The noise of the party at `index`; unsafe seeds differ between parties."""
+        return noise_source(None if self.unsafe_seed is None else 1009 * self.unsafe_seed + index)
+
+    def ratio(self, withhold_share: float) -> float:
+        """μ for one replaced row, where a withheld row has `withhold_share` of it."""
+        mu = gaussian_mu(self.epsilon, self.delta) * _HAIR
+        return mu if self.relation == "replace" else mu / withhold_share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """What came of a run; `doors` hold what each party charged, `costs` are ε of wider changes."""
+
+    method: str
+    rounds: int
+    parties: tuple[str, ...]
+    train_loss: float
+    test_loss: float | None
+    history: tuple[Mapping[str, float], ...]
+    doors: Mapping[str, Releaser]
+    costs: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def _losses(task: Task, scores: Vector, test_scores: Vector | None) -> dict[str, float]:
+    loss = loss_named("logistic")
+    values = {"train_loss": float(loss.value(scores, 2 * task.labels - 1).mean())}
+    if test_scores is not None and task.test_labels is not None:
+        values["test_loss"] = float(loss.value(test_scores, 2 * task.test_labels - 1).mean())
+    return values
+
+
+def _test_scores(task: Task, coefficients: Sequence[Vector]) -> Vector | None:
+    if task.test_labels is None:
+        return None
+    parts = [part.test @ x for part, x in zip(task.columns, coefficients, strict=True)]
+    return np.asarray(np.sum(parts, axis=0), dtype=np.float64)
+
+
+def simulate_admm(
+    task: Task,
+    config: AdmmConfig,
+    *,
+    strength: float = 1.0,
+    regulariser: Regulariser = "l2",
+    constraint: Constraint = None,
+    noise: ShareNoise | None = None,
+    budget: Budget | None = None,
+    label_epsilon: float | None = None,
+) -> Simulation:
+    """ADMM sharing. `noise` gives kind and limits; ratio, rounds and row norms are filled in.
+
+    With `label_epsilon` labels are hidden by randomised response before the first broadcast.
+    """
+    noise = noise or ShareNoise()
+    doors: dict[str, Releaser] = {}
+    sides: dict[str, AdmmParty] = {}
+    for index, part in enumerate(task.columns):
+        own = noise
+        if noise.is_private:
+            if budget is None:
+                raise InputError(f"Noise {noise.kind!r} needs a budget.")
+            doors[part.name] = budget.releaser(part.name, index)
+            share = math.sqrt(0.5) if noise.kind == "row" else 1.0
+            own = noise.fitted(
+                ratio=budget.ratio(share), rounds=config.rounds, row_norm=part.row_norm
+            )
+        sides[part.name] = AdmmParty(
+            part.train,
+            strength=strength,
+            regulariser=regulariser,
+            constraint=constraint,
+            noise=own,
+            releaser=doors.get(part.name),
+            noise_source=(budget or _NO_BUDGET).noise(index),
+            name=part.name,
+        )
+    targets = 2 * task.labels - 1
+    costs: dict[str, float] = {}
+    if label_epsilon is not None:
+        if not loss_named(config.loss).linear_in_target:
+            raise InputError(
+                f"Labels can be hidden for logistic and squared loss, not {config.loss}."
+            )
+        ledger = MemoryLedger(epsilon=label_epsilon, delta=1e-9)
+        source = (budget or _NO_BUDGET).noise(len(sides))
+        targets = hide_labels(
+            task.labels, epsilon=label_epsilon, ledger=ledger, noise=source
+        ).signed
+        costs["label"] = label_epsilon
+    if doors and budget is not None:
+        ratios = [budget.ratio(1.0)] * len(doors)
+        costs["person"] = gaussian_epsilon(combined_ratio(ratios), budget.delta)
+
+    def watch(number: int) -> dict[str, float]:
+        found = list(sides.values())
+        scores = np.sum([side.block.scores(side.x) for side in found], axis=0)
+        values = _losses(task, scores, _test_scores(task, [side.x for side in found]))
+        fit = float(loss_named(config.loss).value(scores, 2 * task.labels - 1).sum())
+        return {**values, "objective": fit + sum(side.penalty() for side in found)}
+
+    channel = LocalChannel({name: admm_party(name, side) for name, side in sides.items()})
+    result = run_admm(channel, targets, config, watch=watch)
+    history = tuple({"round": float(r.number), **r.watched} for r in result.history)
+    return _simulation("admm", task, history, doors, costs)
+
+
+def simulate_fdml(
+    task: Task,
+    config: FdmlConfig,
+    *,
+    strength: float = 1.0,
+    noise: FdmlNoise | None = None,
+    budget: Budget | None = None,
+    start_seed: int = 0,
+) -> Simulation:
+    """SGD over distributed features, from small random coefficients as in A."""
+    noise = noise or FdmlNoise()
+    doors: dict[str, Releaser] = {}
+    parties: dict[str, FdmlParty] = {}
+    draw = np.random.default_rng(start_seed)
+    for index, part in enumerate(task.columns):
+        own = noise
+        if noise.kind == "row":
+            if budget is None:
+                raise InputError("Row noise needs a budget.")
+            doors[part.name] = budget.releaser(part.name, index)
+            own = FdmlNoise(
+                kind="row",
+                epochs=config.epochs,
+                ratio=budget.ratio(0.5),
+                row_norm=part.row_norm,
+                score_bound=noise.score_bound,
+            )
+        parties[part.name] = FdmlParty(
+            part.name,
+            part.train,
+            strength=strength,
+            noise=own,
+            releaser=doors.get(part.name),
+            noise_source=(budget or _NO_BUDGET).noise(index),
+            start=draw.normal(size=int(part.train.shape[1])) * 0.01,
+        )
+
+    def watch(epoch: int) -> dict[str, float]:
+        found = list(parties.values())
+        scores = np.sum([np.asarray(side.matrix @ side.x) for side in found], axis=0)
+        values = _losses(task, scores, _test_scores(task, [side.x for side in found]))
+        fit = values["train_loss"] * len(task.labels)
+        ridge = sum(0.5 * strength * float(side.x @ side.x) for side in found)
+        return {**values, "objective": fit + ridge}
+
+    channel = LocalChannel({name: side.party for name, side in parties.items()})
+    history = tuple(run_fdml(channel, 2 * task.labels - 1, config, watch=watch))
+    costs = {}
+    if doors and budget is not None:
+        ratios = [budget.ratio(1.0)] * len(doors)
+        costs["person"] = gaussian_epsilon(combined_ratio(ratios), budget.delta)
+    return _simulation("fdml-sgd", task, history, doors, costs)
+
+
+def simulate_experts(
+    task: Task,
+    *,
+    budget: Budget,
+    label_private: bool = False,
+    label_epsilon: float | None = None,
+    config: NewtonConfig | None = None,
+    damping: float = DAMPING,
+) -> Simulation:
+    """One DP model per party and the fixed rule; everything about a party's columns is private.
+
+    `label_private` puts the label under each party's guarantee too; `label_epsilon` hides it from
+    the parties by randomised response.
+    """
+    config = config or NewtonConfig()
+    hidden = None
+    if label_epsilon is not None:
+        ledger = MemoryLedger(epsilon=label_epsilon, delta=1e-9)
+        source = budget.noise(len(task.columns))
+        hidden = hide_labels(task.labels, epsilon=label_epsilon, ledger=ledger, noise=source)
+    parties: dict[str, ExpertParty] = {}
+    doors: dict[str, Releaser] = {}
+    for index, part in enumerate(task.columns):
+        rows = ExpertRows(
+            row_norm=part.row_norm,
+            nonnegative=part.nonnegative,
+            label_private=label_private and hidden is None,
+            target_excess=0.0 if hidden is None else hidden.excess,
+        )
+        doors[part.name] = budget.releaser(part.name, index)
+        parties[part.name] = ExpertParty(
+            part.name,
+            part.train,
+            rows=rows,
+            ratio=budget.ratio(expert_costs(rows, 1.0, config).withhold),
+            releaser=doors[part.name],
+            config=config,
+        )
+    channel = LocalChannel({name: side.party for name, side in parties.items()})
+    prior_ratio = 0.0
+    labels, door = task.labels, None
+    if hidden is not None:
+        labels = hidden.targets
+    elif label_private:
+        # A tenth of one party's budget is plenty for one count.
+        prior_ratio = 0.1 * gaussian_mu(budget.epsilon, budget.delta)
+        door = Releaser(
+            MemoryLedger(epsilon=budget.epsilon, delta=budget.delta),
+            budget.noise(len(parties) + 1),
+        )
+    prior = class_prior(labels, private=door is not None, ratio=prior_ratio, releaser=door)
+    result = train_experts(
+        Coordinator(channel, task.labels), prior=prior, hidden=hidden, damping=damping
+    )
+    found = list(parties.values())
+
+    def scores(which: str) -> Vector:
+        blocks = [getattr(part, which) for part in task.columns]
+        each = [side.scores(block) for side, block in zip(found, blocks, strict=True)]
+        return result.combination.score(each)
+
+    test = None if task.test_labels is None else scores("test")
+    history = ({"round": 1.0, **_losses(task, scores("train"), test)},)
+    each = [side.costs for side in found]
+    costs = {
+        "person": gaussian_epsilon(
+            combined_ratio([*[c.person for c in each], prior_ratio]), budget.delta
+        ),
+        "columns at all parties": gaussian_epsilon(
+            combined_ratio([c.block for c in each]), budget.delta
+        ),
+        "label": label_epsilon
+        if label_epsilon is not None
+        else gaussian_epsilon(
+            combined_ratio([*[c.label for c in each], prior_ratio]), budget.delta
+        ),
+    }
+    return _simulation("experts", task, history, doors, costs, notes=(result.combination.rule,))
+
+
+_NO_BUDGET = Budget(epsilon=1.0, delta=1e-6)
+
+
+def _simulation(
+    method: str,
+    task: Task,
+    history: tuple[Mapping[str, float], ...],
+    doors: Mapping[str, Releaser],
+    costs: Mapping[str, float],
+    notes: tuple[str, ...] = (),
+) -> Simulation:
+    return Simulation(
+        method=method,
+        rounds=len(history),
+        parties=tuple(part.name for part in task.columns),
+        train_loss=history[-1]["train_loss"],
+        test_loss=history[-1].get("test_loss"),
+        history=history,
+        doors=doors,
+        costs=costs,
+        notes=notes,
+    )

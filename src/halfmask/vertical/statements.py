@@ -1,0 +1,111 @@
+"""What each party is promised, and what every party learns all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from halfmask.accounting.relations import Relation
+from halfmask.statement import Statement
+from halfmask.vertical.simulation import Columns, Simulation
+
+_LABELS_IN_CLEAR = {
+    "admm": "The broadcast dual tells every party every label: its sign is the label's.",
+    "fdml-sgd": "The broadcast slopes tell every party every label: their sign is the label's.",
+    "experts": "Labels are sent to the parties in clear: there is no label privacy among them.",
+}
+_LEARNS = {
+    "admm": "Each party keeps its exact coefficients; they, and scores computed from them, are not "
+    "covered by the guarantee of the shares.",
+    "fdml-sgd": "The coordinator learns one noisy score per row and epoch.",
+    "experts": "To predict, each party sends the score of the queried row: it is disclosed.",
+}
+NO_GUARANTEE = {
+    "none": "exact values leave the party",
+    "as-written": "noise lies in the column space of the party's table, which one share reveals",
+}
+
+
+def party_statements(
+    simulation: Simulation,
+    columns: tuple[Columns, ...],
+    *,
+    delta: float,
+    relation: Relation,
+    label: str,
+    label_private: bool,
+    label_hidden: bool,
+    noise: str = "row",
+) -> dict[str, dict[str, Any]]:
+    """One statement per party as JSON; a party without a guarantee gets a null epsilon and why."""
+    return {
+        part.name: _statement(
+            part,
+            simulation,
+            [name for other in columns if other is not part for name in other.column_names],
+            delta=delta,
+            relation=relation,
+            label=label,
+            label_private=label_private,
+            label_hidden=label_hidden,
+            noise=noise,
+        )
+        for part in columns
+    }
+
+
+def _statement(
+    part: Columns,
+    simulation: Simulation,
+    others: list[str],
+    *,
+    delta: float,
+    relation: Relation,
+    label: str,
+    label_private: bool,
+    label_hidden: bool,
+    noise: str,
+) -> dict[str, Any]:
+    learns = [_LEARNS[simulation.method]]
+    if not label_hidden:
+        learns.insert(0, _LABELS_IN_CLEAR[simulation.method])
+    learns.append("The ids of the rows are known to all: alignment compares keyed hashes of them.")
+    if part.name not in simulation.doors:
+        return {
+            "epsilon": None,
+            "delta": None,
+            "relation": relation,
+            "guarantee": f"none: {NO_GUARANTEE.get(noise, 'no noise was asked for')}",
+            "private": list(part.column_names),
+            "not_covered": learns,
+        }
+    door = simulation.doors[part.name]
+    statement = Statement.build(
+        events=door.events,
+        delta=delta,
+        relation=relation,
+        public=others,
+        private=part.column_names,
+        label=label,
+        label_private=label_private,
+        released=door.released,
+        noise=door.noise,
+        notes=[
+            "The columns of the other parties count as public: this is the guarantee of one party.",
+            *_costs(simulation.costs, delta),
+            *simulation.notes,
+        ],
+        not_covered=learns,
+    )
+    return statement.to_json()
+
+
+def _costs(costs: Mapping[str, float], delta: float) -> list[str]:
+    words = {
+        "person": "one person's columns at all parties together (and the label, where it is used)",
+        "columns at all parties": "one person's columns at all parties, the label unchanged",
+        "label": "one label",
+    }
+    return [
+        f"Epsilon {value:.4g} at delta {delta:g}: {words[name]}." for name, value in costs.items()
+    ]

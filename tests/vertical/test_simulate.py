@@ -1,0 +1,168 @@
+"""`halfmask vertical simulate` on files, as a user would call it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from halfmask.accounting.ledger import Ledger
+from halfmask.cli import main
+
+SCHEMA = """
+[label]
+name = "churned"
+role = "public"
+classes = ["no", "yes"]
+[columns.age]
+role = "private"
+kind = "number"
+bounds = [18, 90]
+bins = 4
+party = "bank"
+[columns.plan]
+role = "private"
+kind = "category"
+categories = ["a", "b", "c"]
+party = "telecom"
+[columns.calls]
+role = "private"
+kind = "number"
+bounds = [0, 100]
+bins = 4
+party = "telecom"
+"""
+
+
+def write(folder, prefix, rows, seed):
+    rng = np.random.default_rng(seed)
+    age, calls = rng.uniform(18, 90, rows), rng.uniform(0, 100, rows)
+    plan = rng.choice(list("abc"), rows)
+    score = (age - 54) / 12 + (calls - 50) / 20 + (plan == "a")
+    churned = np.where(rng.random(rows) < 1 / (1 + np.exp(-score)), "yes", "no")
+    ids = [f"u{seed}-{i}" for i in range(rows)]
+    tables = {
+        "labels": ("churned", zip(ids, churned, strict=True)),
+        "bank": ("age", zip(ids, age, strict=True)),
+        "telecom": ("plan,calls", zip(ids, plan, calls, strict=True)),
+    }
+    for name, (header, values) in tables.items():
+        lines = [",".join(map(str, row)) for row in values]
+        rng.shuffle(lines)
+        text = "\n".join([f"id,{header}", *lines])
+        (folder / f"{prefix}{name}.csv").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "schema.toml").write_text(SCHEMA, encoding="utf-8")
+    write(tmp_path, "", 1500, 1)
+    write(tmp_path, "test-", 500, 2)
+    return tmp_path
+
+
+def simulate(folder, *options, tested=True):
+    command = ["vertical", "simulate", "--id", "id", "--json"]
+    command += ["--schema", folder / "schema.toml", "--label", folder / "labels.csv"]
+    command += ["--party", f"bank={folder}/bank.csv", "--party", f"telecom={folder}/telecom.csv"]
+    if tested:
+        command += ["--test-label", folder / "test-labels.csv"]
+        command += ["--test-party", f"bank={folder}/test-bank.csv"]
+        command += ["--test-party", f"telecom={folder}/test-telecom.csv"]
+    return CliRunner().invoke(main, [str(word) for word in (*command, *options)])
+
+
+def parsed(done):
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("method", ["experts", "admm", "fdml-sgd"])
+def test_each_method_prints_the_agreed_fields_and_a_guarantee_per_party(files, method):
+    data = parsed(simulate(files, "--method", method, "--epsilon", "1", "--delta", "1e-6"))
+    assert data["method"] == method
+    assert data["parties"] == ["bank", "telecom"]
+    for name, own in (("bank", ["age"]), ("telecom", ["plan", "calls"])):
+        statement = data["privacy"][name]
+        assert statement["private"] == own
+        assert statement["relation"] == "replace"
+        assert 0.99 < statement["epsilon"] <= 1.0
+        assert any("label" in line for line in statement["not_covered"])
+    assert data["rounds"] >= 1
+    assert np.isfinite([data["train_loss"], data["test_loss"]]).all()
+    assert 1.3 < data["costs"]["person"] < 2.2
+
+
+def test_experts_learn_from_files(files):
+    data = parsed(simulate(files, "--epsilon", "3", "--unsafe-seed", "1"))
+    assert data["test_loss"] < 0.66
+    assert all(statement["epsilon"] is None for statement in data["privacy"].values())
+    assert all(statement["seeded"] for statement in data["privacy"].values())
+
+
+@pytest.mark.parametrize("noise", ["none", "as-written"])
+def test_no_epsilon_is_printed_where_there_is_no_guarantee(files, noise):
+    data = parsed(simulate(files, "--method", "admm", "--noise", noise, tested=False))
+    assert data["test_loss"] is None
+    assert data["train_loss"] < 0.65
+    for statement in data["privacy"].values():
+        assert statement["epsilon"] is None
+        assert statement["guarantee"].startswith("none: ")
+
+
+def test_hidden_labels_are_stated(files):
+    data = parsed(simulate(files, "--hide-labels", "2", "--unsafe-seed", "3"))
+    assert data["costs"]["label"] == 2.0
+    shown = " ".join(data["privacy"]["bank"]["not_covered"])
+    assert "in clear" not in shown
+
+
+def test_a_partys_ledger_is_charged_and_refuses_the_second_run(files):
+    Ledger.create(files / "bank.jsonl", epsilon=1.0, delta=1e-6, relation="replace")
+    options = ("--ledger", f"bank={files}/bank.jsonl", "--epsilon", "0.8")
+    parsed(simulate(files, *options))
+    again = simulate(files, *options)
+    assert again.exit_code == 3
+    assert not again.stdout
+    assert Ledger.open(files / "bank.jsonl").spent() == pytest.approx(0.8, abs=1e-3)
+
+
+def edit(file, change):
+    lines = file.read_text(encoding="utf-8").split("\n")
+    file.write_text("\n".join(change(lines)), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda lines: lines[:-3], "lacks 3"),
+        (lambda lines: [*lines, lines[5], lines[6]], "2 rows whose id occurs before"),
+        (lambda lines: [*lines, "stranger,40"], "1 other"),
+        (lambda lines: [*lines[:-1], ",40"], "1 rows without an id"),
+        (lambda lines: ["user," + lines[0].split(",")[1], *lines[1:]], "'id'"),
+    ],
+)
+def test_ids_that_do_not_match_are_counted_and_nothing_is_joined(files, change, words):
+    edit(files / "bank.csv", change)
+    done = simulate(files)
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('party = "bank"', "", "'age' names no party"),
+        ('party = "bank"', 'party = "shop"', "no file for 'shop'"),
+        ('classes = ["no", "yes"]', 'classes = ["no", "yes", "maybe"]', "two label classes"),
+    ],
+)
+def test_schemas_that_do_not_fit_are_explained(files, old, new, words):
+    file = files / "schema.toml"
+    file.write_text(file.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    done = simulate(files)
+    assert done.exit_code == 2
+    assert words in done.stderr
