@@ -1,9 +1,9 @@
 """`sgd`: noisy gradient descent with public columns (Algorithm 1 of feature DP), and `dp-sgd`.
 
 Each step adds a noisy mean of private contributions, over a Poisson batch that only the mechanism
-sees, to the gradient of the public loss over a uniform batch drawn from randomness of its own. The two
-batches cannot be the same one: the first never leaves `PrivateStep`, the second is drawn before the
-private rows are looked at. Guarantee: docs/proofs/sgd.md.
+sees, to the gradient of the public loss over a uniform batch drawn from randomness of its own. The
+two batches cannot be the same one: the first never leaves `PrivateStep`, the second comes from a
+generator that knows nothing of it. Guarantee: docs/proofs/sgd.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.events import Contribution
 from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.relations import Relation
 from halfmask.errors import InputError
+from halfmask.losses import Softmax, in_ball
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import Releaser
@@ -32,21 +34,26 @@ Floats = NDArray[np.float64]
 Aggregate = Literal["last", "average", "tail"]
 Regulariser = Callable[[Floats, Floats], Floats]
 
+# Constants fixed beforehand, the same for every table.
 _LEAST_BATCH = 1024
-_PUBLIC_BATCH = 8192
+_MOST_STEPS = 400
+_RADIUS = 6.0  # for each output
+_CLIP = 0.7  # of a slope
 
 
 @dataclass(frozen=True, kw_only=True)
 class SgdConfig:
-    """Settings of `sgd`; None means: derived from public facts by `Settings.of`.
+    """Settings of `sgd`; None means: derived from public facts by `settings_of`.
 
-    `rate` is the chance of a row (or unit) to take part in a step, `radius` that of the ball to which
-    coefficients are projected, `clip_norm` the longest contribution of a row (or unit). `aggregate`
-    hands back the last coefficients, the average of all, or that of the second half (tail).
-    `regulariser` maps (coefficients, public rows with a constant) to the gradient of a further public
-    loss. `public_seed` draws public batches; it is no secret.
+    `loss` is named as in halfmask.losses. `rate` is the chance of a row (or unit) to take part in a
+    step, `radius` that of the ball to which coefficients are projected, `clip_norm` the longest
+    contribution of a row (or unit). `aggregate` hands back the last coefficients, the average of
+    all, or that of the second half (tail). `regulariser` maps (coefficients, public rows with a
+    constant) to the gradient of a further public loss. `public_seed` draws public batches; it is
+    no secret.
     """
 
+    loss: str | None = None
     rate: float | None = None
     steps: int | None = None
     learning_rate: float | None = None
@@ -92,9 +99,11 @@ def fit_sgd(
 ) -> LinearFit:
     """Algorithm 1 on a linear model; with nothing public it is plain DP-SGD.
 
-    Guarantee: docs/proofs/sgd.md.
+    Options are the fields of `SgdConfig`. Guarantee: docs/proofs/sgd.md.
     """
-    return _fit(table, releaser, SplitRows.of(table), epsilon, delta, config_of(options))
+    config = config_of(options)
+    rows = SplitRows.of(table, loss=config.loss)
+    return _fit(table, releaser, rows, epsilon, delta, config)
 
 
 def fit_dp_sgd(
@@ -104,8 +113,9 @@ def fit_dp_sgd(
 
     Guarantee: docs/proofs/sgd.md; it covers more than the declared private part.
     """
-    rows = SplitRows.of(table, everything_private=True)
-    return _fit(table, releaser, rows, epsilon, delta, config_of(options))
+    config = config_of(options)
+    rows = SplitRows.of(table, loss=config.loss, everything_private=True)
+    return _fit(table, releaser, rows, epsilon, delta, config)
 
 
 def config_of(options: dict[str, Any]) -> SgdConfig:
@@ -120,41 +130,40 @@ def config_of(options: dict[str, Any]) -> SgdConfig:
 
 
 def settings_of(
-    table: Table, rows: SplitRows, releaser: Releaser, epsilon: float, delta: float, config: SgdConfig
+    table: Table,
+    rows: SplitRows,
+    relation: Relation,
+    epsilon: float,
+    delta: float,
+    config: SgdConfig,
 ) -> Settings:
     """What the configuration leaves open, from n, d, epsilon, delta and public columns.
 
-    The noise of a mean gradient hardly depends on the rate while rate·√steps is fixed: the rate is a
-    matter of time, and batches of 1,024 or more leave little sampling noise beside it.
+    Rate: the noise of a mean gradient hardly depends on it while rate·√steps is fixed, so it is a
+    matter of time; batches of 1,024 or more add little sampling noise of their own. Steps: beyond
+    (nμ)²/4d they change less than the noise does. Learning rate: 1/smoothness, or less where noise
+    alone would walk out of the ball within those steps.
     """
-    longest = row_norm(table, rows)
-    clip, contribution = contribution_of(table, rows, config.clip_norm)
-    units = table.units
+    clip, contribution = contribution_of(table, rows, relation, config.clip_norm)
+    units, (outputs, width) = table.units, rows.shape
     rate = config.rate or min(1.0, max(_LEAST_BATCH, 4 * math.isqrt(units)) / units)
-    mu = gaussian_mu(epsilon, delta)
-    outputs, width = rows.shape
-    # Steps beyond this change less than the noise does (Theorem 1 of L at its optimum).
-    enough = (units * mu / (2 * math.sqrt(width))) ** 2
-    steps = config.steps or int(min(max(enough, 50), 400))
-    radius = config.radius or 6.0 * math.sqrt(outputs)
-    curvature = {"logistic": 0.25, "softmax": 0.5, "squared": 1.0}[rows.family] * longest**2
+    enough = (units * gaussian_mu(epsilon, delta)) ** 2 / (4 * width)
+    steps = config.steps or int(min(max(enough, 50), _MOST_STEPS))
+    radius = config.radius or _RADIUS * math.sqrt(outputs)
     noise = noise_multiplier(
         epsilon=epsilon,
         delta=delta,
         rate=rate,
         steps=steps,
-        relation=releaser.relation,
+        relation=relation,
         contribution=contribution,
     )
-    std = noise * clip / (rate * table.n)
-    spread = longest**2 + outputs * width * std**2
-    rate_of_learning = config.learning_rate or min(
-        1.0 / curvature, radius / math.sqrt(steps * spread)
-    )
+    walk = noise * clip / (rate * table.n) * math.sqrt(outputs * width * steps)
+    smooth = rows.loss.smoothness * _row_bound(table) ** 2
     return Settings(
         rate=rate,
         steps=steps,
-        learning_rate=rate_of_learning,
+        learning_rate=config.learning_rate or min(1 / smooth, radius / walk),
         radius=radius,
         clip_norm=clip,
         contribution=contribution,
@@ -162,26 +171,49 @@ def settings_of(
     )
 
 
-def row_norm(table: Table, rows: SplitRows) -> float:
-    """A bound on the norm of a full row with its constant, known without private values."""
-    return math.sqrt(table.public_norm**2 + table.private_norm**2 + 1)
-
-
 def contribution_of(
-    table: Table, rows: SplitRows, clip_norm: float | None
+    table: Table, rows: SplitRows, relation: Relation, clip_norm: float | None
 ) -> tuple[float, Contribution]:
     """The clip norm, and which pair of contributions the accountant may assume."""
     if not rows.labels_only:
-        return clip_norm or row_norm(table, rows) * table.max_rows, "general"
-    norms = np.linalg.norm(rows.public, axis=1)
+        return clip_norm or _typical_bound(table, rows) * _rows_of_a_unit(rows), "general"
+    norms = np.sqrt(np.einsum("ij,ij->i", rows.public, rows.public))
     if rows.unit is not None:
         norms = np.bincount(rows.unit, weights=norms)
     # Public features alone decide how long a contribution can be. The hair covers rounding.
-    longest = float(norms.max()) * (1 + 1e-12)
-    bound = longest / 2 if rows.family == "logistic" else longest
+    longest = float(norms.max()) * (1 + 1e-9)
+    orthogonal = isinstance(rows.loss, Softmax) and relation == "replace"
+    bound = longest if orthogonal else longest * rows.loss.fixed_bounds()[1]
     if clip_norm is not None and clip_norm < bound:
         return clip_norm, "general"
-    return bound, "label" if rows.family == "softmax" else "general"
+    return bound, "label" if orthogonal else "general"
+
+
+def _row_bound(table: Table) -> float:
+    """A bound on the norm of a full row with its constant, known without private values."""
+    private = table.private_norm if table.private.shape[1] else 0.0
+    return math.sqrt(_public_bound(table) ** 2 + private**2 + 1)
+
+
+def _public_bound(table: Table) -> float:
+    return table.public_norm if table.public.shape[1] else 0.0
+
+
+def _typical_bound(table: Table, rows: SplitRows) -> float:
+    """Where to clip a row that holds private features, from the declaration alone.
+
+    Slopes beyond 0.7 are rare where a model is of use. On public features the contribution has the
+    difference of two slopes, which is smaller, and much smaller where the label is public.
+    """
+    public = _CLIP if rows.label_private else 0.25
+    private = table.private_norm if table.private.shape[1] else 0.0
+    slope = min(1.0, rows.loss.lipschitz)
+    return slope * math.hypot(_CLIP * private, public * math.hypot(_public_bound(table), 1))
+
+
+def _rows_of_a_unit(rows: SplitRows) -> int:
+    """The most rows a unit has: ids are public."""
+    return 1 if rows.unit is None else int(np.bincount(rows.unit).max())
 
 
 def _fit(
@@ -194,7 +226,7 @@ def _fit(
 ) -> LinearFit:
     if not (rows.label_private or rows.private.shape[1]):
         raise InputError("Nothing is private: any ordinary method serves better.")
-    settings = settings_of(table, rows, releaser, epsilon, delta, config)
+    settings = settings_of(table, rows, releaser.relation, epsilon, delta, config)
     step = PrivateStep(
         releaser,
         rows=table.units,
@@ -206,7 +238,7 @@ def _fit(
         what=f"{settings.steps} noisy mean gradients of the private part of the loss",
     )
     coef = descend(step, rows, settings, config, units_per_row=table.units / table.n)
-    return as_fit(table, rows, coef, _details(settings, config))
+    return as_fit(table, coef, _details(settings, config))
 
 
 def descend(
@@ -219,7 +251,7 @@ def descend(
 ) -> Floats:
     """Algorithm 1: `settings.steps` noisy projected steps from zero, aggregated."""
     generator = public_generator(config.public_seed)
-    size = config.public_batch or min(len(rows.public), _PUBLIC_BATCH)
+    size = config.public_batch or math.ceil(4 * settings.rate * len(rows.public))
     coef = np.zeros(rows.shape)
     contributions = SplitContributions(rows, coef)
     kept = 0 if config.aggregate == "average" else settings.steps // 2
@@ -232,24 +264,21 @@ def descend(
         gradient = rows.public_gradient(coef, batch) + units_per_row * step.release(contributions)
         if config.regulariser is not None:
             gradient = gradient + config.regulariser(coef, rows.public)
-        coef = project(coef - settings.learning_rate * gradient, settings.radius)
+        coef = in_ball(coef - settings.learning_rate * gradient, settings.radius)
     return coef if config.aggregate == "last" else total / count
 
 
-def project(coef: Floats, radius: float) -> Floats:
-    """The nearest point of the ball of that radius around zero."""
-    norm = float(np.linalg.norm(coef))
-    return coef if norm <= radius else coef * (radius / norm)
-
-
-def as_fit(table: Table, rows: SplitRows, coef: Floats, details: dict[str, Any]) -> LinearFit:
+def as_fit(table: Table, coef: Floats, details: dict[str, Any]) -> LinearFit:
     """Coefficients in the order and units of `LinearFit`."""
     place = table.public.shape[1]
     slopes, intercept = np.delete(coef, place, axis=1), coef[:, place]
-    if rows.family == "squared":
+    if table.task == "regression":
         assert table.label_bounds is not None
         low, high = table.label_bounds
-        slopes, intercept = slopes * (high - low) / 2, (intercept + 1) * (high - low) / 2 + low
+        half = (high - low) / 2
+        slopes, intercept = slopes * half, intercept * half + (high + low) / 2
+    elif table.classes is not None and len(table.classes) == 2 and len(slopes) == 2:
+        slopes, intercept = slopes[1:] - slopes[:1], intercept[1:] - intercept[:1]
     return LinearFit(coef=slopes, intercept=intercept, details=details)
 
 

@@ -1,34 +1,26 @@
 """The split of a loss into a part that reads public values only and the rest, for linear models.
 
-A row has a public part p (with a constant 1), a private part x and a coded label t. Scores are linear,
-and the loss is the one whose gradient is (mean(score) - t) ⊗ (p, x): logistic, softmax or squared. The
-public loss sees the row with its private part padded by zero, and with the label only where that is
-public; otherwise a fixed middle value takes its place. What a row adds privately is the difference of
-the two gradients. Guarantee: docs/proofs/sgd.md.
+A row has a public part p (with a constant 1), a private part x and a target. The gradient of its
+loss is slope ⊗ (p, x). The public loss sees the row with its private part padded by zero, and the
+target only where the label is public. What a row adds privately is the difference of the gradients.
+Guarantee: docs/proofs/sgd.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, softmax
 
-from halfmask.errors import InputError
+from halfmask.losses import Loss, default_loss, loss_named, public_slope
 from halfmask.mechanisms.sampling import Indices
+from halfmask.methods.gd import coded_targets
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
-Family = Literal["logistic", "softmax", "squared"]
 
-_MEANS: dict[Family, Callable[[Floats], Floats]] = {
-    "logistic": expit,
-    "softmax": lambda scores: softmax(scores, axis=1),
-    "squared": lambda scores: scores,
-}
 # Units are summed explicitly, this many numbers at a time.
 _CHUNK = 1 << 22
 
@@ -37,43 +29,39 @@ _CHUNK = 1 << 22
 class SplitRows:
     """Rows as the split loss sees them. Coefficients have the columns [public, constant, private].
 
-    `target` is 0/1 for two classes, one-hot for more, and scaled to [-1, 1] for numbers. `middle` is
-    what the public loss takes for a private label. With `public_loss=False` everything is private.
+    With `public_loss=False` the public loss is zero and everything is private.
     """
 
     public: Floats
     private: Floats
     target: Floats
-    middle: Floats
-    family: Family
+    loss: Loss
     label_private: bool
     public_loss: bool
     unit: NDArray[np.int64] | None
 
     @classmethod
-    def of(cls, table: Table, *, everything_private: bool = False) -> SplitRows:
+    def of(
+        cls, table: Table, *, loss: str | None = None, everything_private: bool = False
+    ) -> SplitRows:
         """The rows of `table`; `everything_private` ignores that some columns are public."""
-        target, family = coded_target(table)
-        constant = np.ones((table.n, 1))
-        nothing_public = table.label_private and not table.public.shape[1]
-        width = target.shape[1]
-        labels_only = table.label_private and not table.private.shape[1]
-        # One-hot labels stay uncentred where they alone are private: two of them are orthogonal.
-        centre = {"logistic": 0.5, "squared": 0.0, "softmax": 0.0 if labels_only else 1 / width}
+        classes = 0 if table.classes is None else len(table.classes)
+        chosen = loss_named(loss or default_loss(classes), classes=classes)
+        # Without the target a public loss needs public features, and a loss that splits.
+        splits = chosen.linear_in_target and table.public.shape[1] > 0
         return cls(
-            public=np.hstack([table.public, constant]),
+            public=np.hstack([table.public, np.ones((table.n, 1))]),
             private=table.private,
-            target=target,
-            middle=np.full(width, centre[family]),
-            family=family,
+            target=coded_targets(table, chosen),
+            loss=chosen,
             label_private=table.label_private or everything_private,
-            public_loss=not (nothing_public or everything_private),
+            public_loss=not everything_private and (splits or not table.label_private),
             unit=table.unit,
         )
 
     @property
     def labels_only(self) -> bool:
-        """Whether the private contribution is a function of the label and public features alone."""
+        """Whether contributions follow from the label and public features, whatever the weights."""
         return self.public_loss and self.label_private and not self.private.shape[1]
 
     @property
@@ -85,56 +73,25 @@ class SplitRows:
         """The mean gradient of the public loss over `rows`: no private value is read."""
         gradient = np.zeros(self.shape)
         if self.public_loss and len(rows):
-            padded = self.padded_residual(coef, rows)
-            gradient[:, : self.public.shape[1]] = padded.T @ self.public[rows] / len(rows)
+            block = self.public[rows]
+            padded = self.padded_slope(block @ coef[:, : self.public.shape[1]].T, rows)
+            gradient[:, : self.public.shape[1]] = padded.T @ block / len(rows)
         return gradient
 
-    def padded_residual(self, coef: Floats, rows: Indices) -> Floats:
-        """mean(score) - label of the padded rows, the middle standing for a private label."""
-        scores = self.public[rows] @ coef[:, : self.public.shape[1]].T
-        label = self.middle if self.label_private else self.target[rows]
-        return _MEANS[self.family](scores) - label
-
-    def residual(self, coef: Floats, rows: Indices) -> Floats:
-        """mean(score) - label of the full rows."""
-        scores = self.public[rows] @ coef[:, : self.public.shape[1]].T
-        scores = scores + self.private[rows] @ coef[:, self.public.shape[1] :].T
-        return _MEANS[self.family](scores) - self.target[rows]
+    def padded_slope(self, scores: Floats, rows: Indices) -> Floats:
+        """The public loss's slope at the padded rows, whose scores are given."""
+        return public_slope(self.loss, scores, None if self.label_private else self.target[rows])
 
     def risk(self, coef: Floats) -> float:
         """The mean loss over all rows: not private, for experiments and tests."""
         scores = np.hstack([self.public, self.private]) @ coef.T
-        if self.family == "squared":
-            return float(np.mean((scores - self.target) ** 2) / 2)
-        if self.family == "logistic":
-            return float(np.mean(np.logaddexp(0, scores) - self.target * scores))
-        level = np.logaddexp.reduce(scores, axis=1)
-        return float(np.mean(level - (self.target * scores).sum(axis=1)))
-
-
-def coded_target(table: Table) -> tuple[Floats, Family]:
-    """The label as numbers, and the loss that goes with it."""
-    if table.label is None:
-        raise InputError("Training needs the label: pass it with the data.")
-    if table.task == "regression":
-        if table.label_bounds is None:
-            raise InputError("A regression needs bounds of its label: declare them in the schema.")
-        low, high = table.label_bounds
-        values = np.clip(np.asarray(table.label, dtype=np.float64), low, high)
-        return (2 * (values - low) / (high - low) - 1)[:, None], "squared"
-    classes = 0 if table.classes is None else len(table.classes)
-    if classes < 2:
-        raise InputError(f"A classifier needs at least two classes, the table declares {classes}.")
-    codes = np.asarray(table.label)
-    if classes == 2:
-        return codes.astype(np.float64)[:, None], "logistic"
-    return np.eye(classes)[codes], "softmax"
+        return float(np.mean(self.loss.value(scores, self.target)))
 
 
 class SplitContributions:
     """What each row, or each unit, adds to the private gradient at `coef`.
 
-    (residual - padded residual) ⊗ p on the public columns and residual ⊗ x on the private ones.
+    (slope - padded slope) ⊗ p on the public columns and slope ⊗ x on the private ones.
     """
 
     def __init__(self, rows: SplitRows, coef: Floats) -> None:
@@ -179,13 +136,16 @@ class SplitContributions:
     def _factors(self, rows: Indices) -> tuple[Floats, Floats]:
         split = self._rows
         if split.labels_only:
-            # Independent of the coefficients, and exact: the means of both losses are the same.
-            factor = split.middle - split.target[rows]
+            # The label's part alone: what scores add is the same in both losses.
+            factor = split.loss.fixed_slope(split.target[rows])
             return factor, factor
-        full = split.residual(self.coef, rows)
+        width = split.public.shape[1]
+        padded = split.public[rows] @ self.coef[:, :width].T
+        scores = padded + split.private[rows] @ self.coef[:, width:].T
+        full = split.loss.slope(scores, split.target[rows])
         if not split.public_loss:
             return full, full
-        return full - split.padded_residual(self.coef, rows), full
+        return full - split.padded_slope(padded, rows), full
 
     def _row_norms(self, rows: Indices) -> Floats:
         on_public, on_private = self._factors(rows)

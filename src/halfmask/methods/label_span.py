@@ -1,0 +1,195 @@
+"""`label-span`: one example a step, noise only where labels can differ (Ghazi et al. 2021).
+
+The gradients of one example under all labels differ by (fixed slope) ⊗ row, so noise is needed in
+the span of those slopes alone: K - 1 directions, not one for each coefficient. Seen from the label,
+that is a noisy copy of its slope, whatever the weights. A pass over the table needs one copy of
+each label, and copies of different labels compose in parallel. There is no amplification: the error
+falls with √n, where that of sampled sums falls with n. Guarantee: docs/proofs/label_span.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.errors import InputError
+from halfmask.losses import in_ball
+from halfmask.mechanisms.noise import public_generator
+from halfmask.mechanisms.release import Releaser, Sensitivity
+from halfmask.methods.fitted import LinearFit
+from halfmask.methods.sgd import as_fit
+from halfmask.methods.split import SplitRows
+from halfmask.table import Table
+
+Floats = NDArray[np.float64]
+Order = Literal["passes", "uniform"]
+
+_RADIUS = 6.0
+# Rounding in sensitivity / std must not lift the charge above the budget it was calibrated to.
+_ROUNDING = 1e-9
+# Draws of one example beyond this likelihood are left out: no noise is planned for them.
+_RARE = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSpanConfig:
+    """Settings of `label-span`; None means: derived from public facts.
+
+    `order` "passes" goes through a new random order of all rows `passes` times; "uniform" draws
+    rows·passes examples with repetition, as the theory of stochastic gradients assumes.
+    """
+
+    loss: str | None = None
+    passes: int = 1
+    order: Order = "passes"
+    learning_rate: float | None = None
+    radius: float | None = None
+    aggregate: Literal["last", "average", "tail"] = "tail"
+    public_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.passes < 1:
+            raise InputError(f"Expected passes >= 1, got {self.passes}.")
+        if self.order not in ("passes", "uniform"):
+            raise InputError(f"Unknown order {self.order!r}: expected passes or uniform.")
+        if self.aggregate not in ("last", "average", "tail"):
+            raise InputError(
+                f"Unknown aggregate {self.aggregate!r}: expected last, average or tail."
+            )
+        for name in ("learning_rate", "radius"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise InputError(f"Expected a finite {name} > 0, got {value}.")
+
+
+def fit_label_span(
+    table: Table, releaser: Releaser, *, epsilon: float, delta: float, **options: Any
+) -> LinearFit:
+    """Fit under (epsilon, delta); the label must be private and every feature public.
+
+    Options are the fields of `LabelSpanConfig`. Guarantee: docs/proofs/label_span.md.
+    """
+    try:
+        config = LabelSpanConfig(**options)
+    except TypeError:
+        known = ", ".join(LabelSpanConfig.__dataclass_fields__)
+        raise InputError(
+            f"Unknown option among {', '.join(sorted(options))}: expected some of {known}."
+        ) from None
+    rows = _label_rows(table, config)
+    generator = public_generator(config.public_seed)
+    examples, uses = draw_examples(table.n, config, generator)
+    shares, overhead = budget_shares(table.n, config)
+    planned = uses < len(shares)
+    examples, uses = examples[planned], uses[planned]
+    sensitivity = label_sensitivity(rows)
+    std = sensitivity.under(releaser.relation) / gaussian_mu(epsilon, delta) * (1 + _ROUNDING)
+    copies = np.zeros((len(examples), rows.shape[0]))
+    for use, share in enumerate(shares):
+        here = uses == use
+        copies[here] = releaser.gaussian(
+            rows.loss.fixed_slope(rows.target[examples[here]]),
+            sensitivity=sensitivity,
+            noise_std=std / math.sqrt(share),
+            what=f"noisy copy {use + 1} of the labels",
+        )
+    if rows.shape[0] > 1:
+        # Slopes of all labels sum to zero over the classes: noise outside their span is dropped.
+        copies -= copies.mean(axis=1, keepdims=True)
+    radius = config.radius or _RADIUS * math.sqrt(rows.shape[0])
+    longest = float(np.sqrt(np.einsum("ij,ij->i", rows.public, rows.public)).max())
+    directions = max(1, rows.shape[0] - 1)
+    moment = rows.loss.slope_bound(radius * longest) ** 2 + directions * overhead * std**2
+    rate = config.learning_rate or radius / (longest * math.sqrt(len(examples) * moment))
+    details = {
+        "steps": len(examples),
+        "passes": config.passes,
+        "order": config.order,
+        "learning_rate": rate,
+        "radius": radius,
+        "noise_std": std,
+        "second_moment": moment * longest**2,
+        "aggregate": config.aggregate,
+    }
+    return as_fit(table, _descend(rows, examples, copies, rate, radius, config.aggregate), details)
+
+
+def label_sensitivity(rows: SplitRows) -> Sensitivity:
+    """How far the copies of all labels, as one vector, move when one unit's labels change."""
+    apart, longest = rows.loss.fixed_bounds()
+    many = 1.0 if rows.unit is None else math.sqrt(np.bincount(rows.unit).max())
+    return Sensitivity(replace=many * apart, withhold=many * longest)
+
+
+def draw_examples(
+    n: int, config: LabelSpanConfig, generator: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which example each step uses, and how often it was used before: public randomness alone."""
+    if config.order == "passes":
+        orders = [generator.permutation(n) for _ in range(config.passes)]
+        return np.concatenate(orders), np.repeat(np.arange(config.passes), n)
+    examples = generator.integers(0, n, size=n * config.passes)
+    order = np.argsort(examples, kind="stable")
+    starts = np.searchsorted(examples[order], np.arange(n))
+    uses = np.empty(len(examples), dtype=np.int64)
+    uses[order] = np.arange(len(examples)) - starts[examples[order]]
+    return examples, uses
+
+
+def budget_shares(n: int, config: LabelSpanConfig) -> tuple[Floats, float]:
+    """The share of μ² that an example's first, second, ... use gets, and the mean of 1/share.
+
+    Shares sum to 1. Where uses are random they follow the root of how many steps are a j-th use,
+    which makes the mean of 1/share over all steps the least, (Σ√frequency)².
+    """
+    if config.order == "passes":
+        return np.full(config.passes, 1 / config.passes), float(config.passes)
+    steps = n * config.passes
+    # A step is a j-th use for n·P(Bin(steps, 1/n) >= j) of all steps.
+    frequency = binom.sf(np.arange(steps), steps, 1 / n) / config.passes
+    roots = np.sqrt(frequency[frequency > _RARE])
+    return roots / roots.sum(), float(roots.sum() ** 2)
+
+
+def _label_rows(table: Table, config: LabelSpanConfig) -> SplitRows:
+    if table.private.shape[1] or not table.label_private:
+        names = ", ".join(dict.fromkeys(table.private_sources)) or "none"
+        role = "private" if table.label_private else "public"
+        raise InputError(
+            "Method 'label-span' needs public features and a private label, but the label is "
+            f"{role} and the private columns are: {names}. Use gd, sgd or one-shot instead."
+        )
+    rows = SplitRows.of(table, loss=config.loss)
+    if not rows.loss.linear_in_target:
+        raise InputError(
+            "Method 'label-span' needs a loss whose slope splits: logistic, softmax or squared."
+        )
+    return rows
+
+
+def _descend(
+    rows: SplitRows,
+    examples: NDArray[np.int64],
+    copies: Floats,
+    learning_rate: float,
+    radius: float,
+    aggregate: str,
+) -> Floats:
+    """One projected step per example; the label is read through its noisy copy only."""
+    coef = np.zeros(rows.shape)
+    total, count = np.zeros(rows.shape), 0
+    first = {"average": 0, "tail": len(examples) // 2, "last": len(examples)}[aggregate]
+    for step, example in enumerate(examples):
+        if step >= first:
+            total += coef
+            count += 1
+        row = rows.public[example]
+        slope = rows.loss.free_slope((coef @ row)[None, :])[0] + copies[step]
+        coef = in_ball(coef - learning_rate * np.outer(slope, row), radius)
+    return coef if aggregate == "last" else total / count
