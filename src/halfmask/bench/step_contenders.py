@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.noise import add_gaussian, noise_source
 from halfmask.neural.flat import FlatParameters
 from halfmask.neural.mlp_ghost import MlpGradients
 from halfmask.neural.network import Mlp
@@ -99,9 +100,8 @@ def _ghost_step(rows: Tensor | StructuredRows, labels: Tensor, padded: Tensor | 
 
     def step() -> None:
         total = gradients.clipped_sum(rows, labels, CLIP, padded=padded)
-        noise = torch.from_numpy(source.gaussian((gradients.size,), CLIP * NOISE))
-        released = noise.add_(total)
-        flat.vector.add_(released.to(flat.vector.dtype), alpha=-scale)
+        released = add_gaussian(total.numpy(), CLIP * NOISE, source)
+        flat.vector.add_(torch.from_numpy(released.astype(np.float32)), alpha=-scale)
 
     return step
 
