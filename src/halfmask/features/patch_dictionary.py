@@ -105,13 +105,14 @@ class PatchDictionary(FeatureMap):
         at = [rng.integers(0, size, 3 * self.sample) for size in view.shape[:3]]
         patches = view[at[0], at[1], at[2]].reshape(-1, self.patch**2)
         marked = patches[patches.std(axis=1) > _FLAT]
-        chosen: np.ndarray = marked if len(marked) >= self.words else patches
-        return chosen[: self.sample]
+        chosen = marked if len(marked) >= self.words else patches
+        kept: np.ndarray = chosen[: self.sample]
+        return kept
 
 
 def _normalised(patches: np.ndarray) -> np.ndarray:
     """Each patch at mean 0 and, nearly, variance 1."""
-    centred = patches - patches.mean(axis=1, keepdims=True)
+    centred: np.ndarray = patches - patches.mean(axis=1, keepdims=True)
     variance = np.einsum("ij,ij->i", centred, centred) / np.float32(centred.shape[1])
     centred /= np.sqrt(variance + np.float32(_CONTRAST))[:, None]
     return centred

@@ -1,0 +1,241 @@
+"""`one-shot`: release once the statistics that touch private parts; everything after it is free.
+
+| private | released | then |
+|---|---|---|
+| the label | sums of public features by label | ridge, logistic, softmax of ridge scores |
+| features | their products with public features, each other, the label | ridge, discriminant |
+| both | all of these, and the public features' products with the label | the same |
+| everything | the second moments of a row | the same |
+
+Ridge strength and scale are chosen by rules that read released and public values only.
+Guarantee: docs/proofs/one_shot.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from halfmask.encoding import Scaled, declared
+from halfmask.errors import InputError
+from halfmask.mechanisms.clipping import clip_rows
+from halfmask.mechanisms.release import Releaser
+from halfmask.methods.discriminant import discriminant
+from halfmask.methods.evidence import Ridge, evidence_ridge
+from halfmask.methods.fitted import FeatureMap, LinearFit
+from halfmask.methods.moment_logistic import logistic_from_sums, softmax_of_ridge
+from halfmask.methods.moment_sensitivity import Coding, RowBounds, choose_weights
+from halfmask.methods.moment_solve import known_zeros, solve_moments
+from halfmask.methods.public_basis import PublicBasis, public_basis
+from halfmask.methods.released_moments import Moments, release_moments
+from halfmask.table import Table
+
+
+class PublicMap(FeatureMap, Protocol):
+    """Any transformer of public rows that can be stored; see halfmask.features."""
+
+    def fit_transform(self, X: np.ndarray) -> np.ndarray:
+        """Fit on public rows and return their new coordinates."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShotConfig:
+    """Constants fixed beforehand: nothing here follows from private values.
+
+    `whiten` is the power of the public whitening (0.5 is half), `constant` the size of the constant
+    coordinate relative to a typical row, `row_quantile` the length to which longer public rows are
+    weighed down, and `coefficient` the guessed size of the coefficients, which sets how the noise
+    is shared between second moments and products with the label.
+    """
+
+    whiten: float = 0.5
+    constant: float = 0.3
+    row_quantile: float = 0.5
+    coefficient: float = 0.3
+
+
+def fit_one_shot(
+    table: Table,
+    releaser: Releaser,
+    *,
+    epsilon: float,
+    delta: float,
+    feature_map: PublicMap | None = None,
+    config: OneShotConfig | None = None,
+) -> LinearFit:
+    """A linear model from one Gaussian release under (epsilon, delta) of the releaser's relation.
+
+    The outputs are log-odds for two classes, log-probabilities up to a constant for more, and
+    values for a number. A `feature_map` is fitted here, on the public block alone.
+    Guarantee: docs/proofs/one_shot.md.
+    """
+    config = config or OneShotConfig()
+    label, bounds = _coded_label(table), _bounds(table)
+    mapped = table.public if feature_map is None else feature_map.fit_transform(table.public)
+    basis = public_basis(
+        mapped,
+        # A map given by the user is trusted to have put its features on the scale it wants.
+        whiten=config.whiten if feature_map is None else None,
+        constant=config.constant,
+        row_quantile=config.row_quantile,
+    )
+    bounds = replace(bounds, public=basis.norm)
+    private = table.private
+    if private.shape[1]:
+        private = clip_rows(private, bounds.private)
+        private = np.maximum(private, 0.0) if bounds.non_negative else private
+    moments = release_moments(
+        basis.rows,
+        private,
+        label,
+        row_weights=basis.row_weights,
+        bounds=bounds,
+        weights=choose_weights(bounds, coefficient=config.coefficient),
+        releaser=releaser,
+        epsilon=epsilon,
+        delta=delta,
+        what=_words(table),
+    )
+    if bounds.non_negative:
+        zeroed = known_zeros(moments.private_private, table.private_sources)
+        moments = replace(moments, private_private=zeroed)
+    if private.shape[1]:
+        coef, intercept, chosen = _from_moments(table, basis, moments)
+    else:
+        coef, intercept, chosen = _from_sums(table, basis, moments)
+    return LinearFit(coef=coef, intercept=intercept, details=chosen, feature_map=feature_map)
+
+
+def _from_sums(
+    table: Table, basis: PublicBasis, moments: Moments
+) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """All features public: the label's sums are all that is needed."""
+    classes = len(table.classes or ())
+    sums = moments.public_label
+    if classes > 2:
+        # Around 1/K the sums of rare classes start from a prior of equal shares.
+        even = basis.rows.T @ basis.row_weights / classes
+        ridge = _ridge(moments, sums - even[:, None], 1 / classes * (1 - 1 / classes))
+        noise = moments.public_label_variance
+        coef = softmax_of_ridge(basis.rows, basis.row_weights, sums, ridge, noise)
+        head = "softmax"
+    else:
+        ridge = _ridge(moments, sums, 1.0)
+        head = "logistic" if classes else "ridge"
+        coef = ridge.coef
+        if classes:
+            coef = logistic_from_sums(basis.rows, basis.row_weights, sums, ridge)
+    slopes, intercept = basis.unfold(coef)
+    if not classes:
+        slopes, intercept = _in_label_units(table, slopes, intercept)
+    chosen = {"head": head, "prior": ridge.prior, "label_variance": ridge.label_variance}
+    return slopes.T, intercept, chosen
+
+
+def _ridge(moments: Moments, statistic: np.ndarray, label_scale: float) -> Ridge:
+    return evidence_ridge(
+        moments.public_public,
+        statistic,
+        statistic_variance=moments.public_label_variance,
+        label_scale=label_scale,
+    )
+
+
+def _from_moments(
+    table: Table, basis: PublicBasis, moments: Moments
+) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """Private features: ridge from moments, and for classes a discriminant of its scores."""
+    classes = len(table.classes or ())
+    scale = 1.0 if classes <= 2 else 1 / classes * (1 - 1 / classes)
+    fit = solve_moments(moments, label_scale=scale)
+    coef = np.vstack([fit.public, fit.private])
+    chosen = {"public_prior": fit.public_prior, "private_prior": fit.private_prior}
+    if not classes:
+        slopes, intercept = _unfold(basis, coef)
+        slopes, intercept = _in_label_units(table, slopes, intercept)
+        return slopes.T, intercept, {"head": "ridge", **chosen}
+    gram = np.block(
+        [
+            [moments.public_public, moments.public_private],
+            [moments.public_private.T, moments.private_private],
+        ]
+    )
+    sums = np.vstack([moments.public_label, moments.private_label])
+    if classes == 2:
+        # The constant coordinate's products are the sums over all rows.
+        every = gram[:, :1] / basis.constant
+        sums = np.hstack([every - sums, every + sums]) / 2
+    coef, offsets = discriminant(coef, gram, sums, sums[0] / basis.constant)
+    slopes, intercept = _unfold(basis, coef)
+    intercept = intercept + offsets
+    if classes == 2:
+        slopes, intercept = slopes[:, 1:] - slopes[:, :1], intercept[1:] - intercept[:1]
+    return slopes.T, intercept, {"head": "discriminant", **chosen}
+
+
+def _unfold(basis: PublicBasis, coef: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    width = basis.rows.shape[1]
+    slopes, intercept = basis.unfold(coef[:width])
+    return np.vstack([slopes, coef[width:]]), intercept
+
+
+def _in_label_units(
+    table: Table, slopes: np.ndarray, intercept: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    low, high = _label_bounds(table)
+    half = (high - low) / 2
+    return slopes * half, intercept * half + (high + low) / 2
+
+
+def _label_bounds(table: Table) -> tuple[float, float]:
+    if table.label_bounds is None:
+        raise InputError("A regression needs bounds for its label: declare them in the schema.")
+    return table.label_bounds
+
+
+def _coded_label(table: Table) -> np.ndarray:
+    """One column in [-1, 1] for two classes or a number, one-hot columns for more classes."""
+    if table.label is None:
+        raise InputError("The table has no label: encode it with its label to fit a model.")
+    if table.classes is None:
+        low, high = _label_bounds(table)
+        middle, half = (high + low) / 2, (high - low) / 2
+        return np.clip((np.asarray(table.label, dtype=np.float64) - middle) / half, -1, 1)[:, None]
+    codes = np.asarray(table.label)
+    if len(table.classes) == 2:
+        return np.where(codes == 1, 1.0, -1.0)[:, None]
+    coded: np.ndarray = np.eye(len(table.classes))[codes]
+    return coded
+
+
+def _bounds(table: Table) -> RowBounds:
+    """What the declaration promises about private parts; the public norm is filled in later."""
+    many = table.classes is not None and len(table.classes) > 2
+    coding: Coding = "one-hot" if many else "signed"
+    if not (table.private.shape[1] or table.label_private):
+        raise InputError("Nothing is private: any ordinary method serves better.")
+    return RowBounds(
+        public=0.0,
+        private=table.private_norm if table.private.shape[1] else 0.0,
+        label=coding if table.label_private else "public",
+        non_negative=_non_negative(table),
+        rows=table.max_rows,
+    )
+
+
+def _non_negative(table: Table) -> bool:
+    """Whether the declaration makes every private feature a 0/1 level, so that ⟨r, r'⟩ ≥ 0."""
+    if table.schema is None or not table.private.shape[1]:
+        return False
+    private = [column for column in table.schema.columns if column.role == "private"]
+    return not any(isinstance(declared(column), Scaled) for column in private)
+
+
+def _words(table: Table) -> str:
+    """What is released, in public words."""
+    label = "label" if table.label_private else "public label"
+    if not table.private.shape[1]:
+        return "sums of public features by label"
+    return f"second moments of private features, with public features and the {label}"

@@ -1,0 +1,147 @@
+"""The moments that touch something private, released once; the public ones stay exact.
+
+Z = [public part with a constant | private part | coded label]. Of ZᵀZ only the blocks with a
+private member get noise. Each times its weight, they form one vector and one Gaussian release.
+
+Guarantee: docs/proofs/one_shot.md, Theorems 1 and 2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.errors import InputError
+from halfmask.mechanisms.release import Releaser, Sensitivity
+from halfmask.methods.moment_sensitivity import (
+    BlockWeights,
+    RowBounds,
+    replace_sensitivity,
+    withhold_sensitivity,
+)
+
+# Rounding in sensitivity / std must not lift the charge above the budget it was calibrated to.
+_SLACK = 1 + 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Moments:
+    """Blocks of the (weighted) second-moment matrix, and the noise variance on an entry of each."""
+
+    public_public: np.ndarray
+    public_private: np.ndarray
+    private_private: np.ndarray
+    public_label: np.ndarray
+    private_label: np.ndarray
+    public_private_variance: float
+    private_private_variance: float
+    public_label_variance: float
+    private_label_variance: float
+
+
+def release_moments(
+    public: np.ndarray,
+    private: np.ndarray,
+    label: np.ndarray,
+    *,
+    row_weights: np.ndarray,
+    bounds: RowBounds,
+    weights: BlockWeights,
+    releaser: Releaser,
+    epsilon: float,
+    delta: float,
+    what: str,
+) -> Moments:
+    """Charge and release once; `row_weights` in [0, 1] are public and weigh whole rows."""
+    check_rows(public, row_weights, bounds)
+    pieces = weighted_blocks(public, private, label, row_weights, bounds, weights)
+    sensitivity = Sensitivity(
+        replace=replace_sensitivity(bounds, weights),
+        withhold=withhold_sensitivity(bounds, weights),
+    )
+    std = sensitivity.under(releaser.relation) / gaussian_mu(epsilon, delta) * _SLACK
+    flat = np.concatenate([piece.ravel() for piece in pieces.values()])
+    noisy = releaser.gaussian(flat, sensitivity=sensitivity, noise_std=std, what=what)
+    start = 0
+    released: dict[str, np.ndarray] = {}
+    for name, piece in pieces.items():
+        released[name] = noisy[start : start + piece.size].reshape(piece.shape)
+        start += piece.size
+
+    def block(name: str, weight: float, shape: tuple[int, int]) -> tuple[np.ndarray, float]:
+        if name not in released:
+            return np.zeros(shape), 0.0
+        return released[name] / weight, (std / weight) ** 2
+
+    p, r, m = public.shape[1], private.shape[1], label.shape[1]
+    cross, cross_variance = block("public_private", weights.public_private, (p, r))
+    packed, own_variance = block("private_private", weights.private_private, (0, 0))
+    to_public, public_variance = block("public_label", weights.public_label, (p, m))
+    to_private, private_variance = block("private_label", weights.private_label, (r, m))
+    weighted = public * row_weights[:, None]
+    if bounds.label == "public":
+        to_public = weighted.T @ label
+    return Moments(
+        public_public=weighted.T @ public,
+        public_private=cross,
+        private_private=unpack_symmetric(packed.ravel(), r),
+        public_label=to_public,
+        private_label=to_private,
+        public_private_variance=cross_variance,
+        # Off-diagonal entries were released times √2 and make up nearly all of the block.
+        private_private_variance=own_variance / 2,
+        public_label_variance=public_variance,
+        private_label_variance=private_variance,
+    )
+
+
+def check_rows(public: np.ndarray, row_weights: np.ndarray, bounds: RowBounds) -> None:
+    """Refuse public rows longer than the bound that the noise is calibrated to."""
+    if row_weights.size and not (row_weights.min() >= 0 and row_weights.max() <= 1):
+        raise InputError("Expected row weights in [0, 1].")
+    longest = np.linalg.norm(public, axis=1) * row_weights
+    if longest.size and not longest.max() <= bounds.public * (1 + 1e-9):
+        raise InputError("A public row is longer than the bound on public rows.")
+
+
+def weighted_blocks(
+    public: np.ndarray,
+    private: np.ndarray,
+    label: np.ndarray,
+    row_weights: np.ndarray,
+    bounds: RowBounds,
+    weights: BlockWeights,
+) -> dict[str, np.ndarray]:
+    """The sums that touch something private, each times its weight; nothing here is released."""
+    blocks: dict[str, np.ndarray] = {}
+    weighted = public * row_weights[:, None]
+    if private.shape[1]:
+        blocks["public_private"] = weights.public_private * (weighted.T @ private)
+        own = (private * row_weights[:, None]).T @ private
+        blocks["private_private"] = weights.private_private * pack_symmetric(own)
+        own_label = private.T @ (label * row_weights[:, None])
+        blocks["private_label"] = weights.private_label * own_label
+    if bounds.label != "public":
+        blocks["public_label"] = weights.public_label * (weighted.T @ label)
+    return blocks
+
+
+def pack_symmetric(matrix: np.ndarray) -> np.ndarray:
+    """The upper triangle, off-diagonal entries times √2: the norm is the Frobenius norm."""
+    rows, columns = np.triu_indices(len(matrix))
+    packed: np.ndarray = matrix[rows, columns] * np.where(rows == columns, 1.0, math.sqrt(2))
+    return packed
+
+
+def unpack_symmetric(packed: np.ndarray, width: int) -> np.ndarray:
+    """The inverse of `pack_symmetric`."""
+    matrix = np.zeros((width, width))
+    if packed.size:
+        rows, columns = np.triu_indices(width)
+        entries = packed / np.where(rows == columns, 1.0, math.sqrt(2))
+        matrix[rows, columns] = entries
+        matrix[columns, rows] = entries
+    return matrix
