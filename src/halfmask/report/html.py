@@ -168,7 +168,7 @@ def _budget(facts: Facts) -> str:
         return "<p>Nothing was charged.</p>"
     spent = [charge.epsilon for charge in budget.charges]
     ax = plots.budget_steps(spent, limit=budget.epsilon)
-    svg = inline_svg(ax, name="budget-figure", title="Steps: epsilon spent after each charge.")
+    svg = inline_svg(ax, name="budget-figure", title="Bars: epsilon spent after each charge.")
     rows = [
         [str(place), charge.time or "not recorded", charge.what, words.number(charge.epsilon)]
         for place, charge in enumerate(budget.charges, start=budget.left_out + 1)

@@ -53,7 +53,7 @@ def house_style() -> Iterator[None]:
         yield
 
 
-def new_axes(width: float = 5.0, height: float = 3.2) -> Axes:
+def new_axes(width: float = 4.6, height: float = 3.1) -> Axes:
     """Empty Axes on a figure of their own (inches); no window, no global state."""
     from matplotlib.figure import Figure
 
@@ -105,7 +105,8 @@ def belief_bars(
             bar.set_edgecolor("#ffffff")
         for place, pair in zip(places, rows, strict=True):
             for shift, value in zip((-0.2, 0.2), pair, strict=True):
-                ax.text(place + shift, value + 0.015, percent(value), ha="center", fontsize=8)
+                shown = percent(value, up=shift > 0)
+                ax.text(place + shift, value + 0.015, shown, ha="center", fontsize=8)
         ax.set_xticks(list(places), [percent(before) for before, _ in rows])
         ax.set_ylim(0, 1.1)
         ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
@@ -122,17 +123,18 @@ def budget_steps(
 
     ax = ax or new_axes()
     with house_style():
-        ax.step(range(len(spent) + 1), [0.0, *spent], where="post", color=SERIES[0])
-        ax.plot(range(1, len(spent) + 1), spent, marker="o", linestyle="", color=SERIES[0])
+        ax.bar(range(1, len(spent) + 1), spent, color=SERIES[0], width=0.6)
         if limit is not None:
             ax.axhline(limit, color=SERIES[1], linestyle="--")
             ax.annotate(
-                "budget", (0, limit), xytext=(2, 3), textcoords="offset points", color=SERIES[1]
+                "budget", (0.1, limit), xytext=(2, 3), textcoords="offset points", color=SERIES[1]
             )
         ax.set_ylim(0, 1.15 * max([*spent, limit or 0.0, 1e-9]))
+        ax.set_xlim(0, max(len(spent), 3) + 1)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.grid(visible=False, axis="x")
         ax.set_xlabel("charge")
-        ax.set_ylabel("epsilon spent")
+        ax.set_ylabel("epsilon spent so far")
     return ax
 
 
@@ -231,9 +233,11 @@ def score_by_epsilon(
     return ax
 
 
-def percent(share: float) -> str:
-    """0.123 as 12.3%; never rounded to certainty."""
+def percent(share: float, *, up: bool = False) -> str:
+    """0.123 as 12.3%, a bound rounded up; never rounded to certainty."""
     value = 100 * share
+    if up:
+        value = min(math.ceil(10 * value - 1e-9) / 10, 99.99 if share < 1 else 100.0)
     if 0.05 <= value <= 99.95:
         text = f"{value:.1f}".rstrip("0").rstrip(".")
         return f"{text}%"

@@ -112,12 +112,12 @@ def _how_far(facts: Facts) -> str:
     text = (
         f"Nothing that was released is more than {number(factor)} times as likely (e to the "
         f"epsilon) as it would be if the private values of one {unit(statement)} were {other}, "
-        f"but for a probability of {statement.delta:g}."
+        f"but for a probability of about {statement.delta:g}."
     )
     if even is not None:
         text += (
             f" Between two equally likely private values, an attacker guesses right in at most "
-            f"{percent(even.guess_after)} of all cases; without the model it is half of them."
+            f"{percent(even.guess_after, up=True)} of all cases; without the model it is half of them."
         )
     return text
 
@@ -127,9 +127,9 @@ def gain_rows(facts: Facts) -> list[list[str]]:
     return [
         [
             percent(gain.prior),
-            percent(gain.belief),
+            percent(gain.belief, up=True),
             percent(gain.guess_before),
-            percent(gain.guess_after),
+            percent(gain.guess_after, up=True),
         ]
         for gain in facts.gains
     ]

@@ -1,0 +1,205 @@
+"""Several methods on one table under one total budget, split so that each gets the same epsilon.
+
+The share follows from a rehearsal on a blank table: what a method charges depends on public facts
+alone, so zeros in place of every private value charge the same. The rehearsal only plans; the
+ledger, which is charged for real, is what keeps the total within its budget.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from halfmask.accounting.accountant import epsilon as account
+from halfmask.accounting.calibrate import round_down
+from halfmask.accounting.events import Event
+from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
+from halfmask.accounting.relations import Relation
+from halfmask.errors import BudgetExceededError, InputError
+from halfmask.mechanisms.noise import noise_source
+from halfmask.methods.auto import Choice
+from halfmask.model import Model
+from halfmask.table import Encoder, Table
+from halfmask.training import choose_method, train
+
+_SPENT = 0.98  # a method that has charged this share of its epsilon will charge no more
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Which methods, the epsilon of each, and what all of them together will cost."""
+
+    choices: tuple[Choice, ...]
+    auto: str | None
+    each: float
+    total: float
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """One method's model and the time it took."""
+
+    choice: Choice
+    model: Model
+    seconds: float
+
+
+class _RehearsedError(Exception):
+    """A rehearsal has charged all it can."""
+
+
+class _Rehearsal(BudgetLedger):
+    """Writes down what would be charged, and stops the method once its epsilon is used up."""
+
+    def __init__(self, *, epsilon: float, delta: float, relation: Relation) -> None:
+        self.epsilon, self.delta, self.relation = epsilon, delta, relation
+        self._events: tuple[Event, ...] = ()
+
+    def charge(self, events: Sequence[Event], what: str) -> None:
+        self._events = (*self._events, *events)
+        if self.spent() >= _SPENT * self.epsilon:
+            raise _RehearsedError
+
+    def events(self) -> tuple[Event, ...]:
+        return self._events
+
+
+class _Total(BudgetLedger):
+    """The comparison's own budget and, behind it, the data set's ledger: both must agree."""
+
+    def __init__(self, own: MemoryLedger, book: Ledger | None) -> None:
+        self.epsilon, self.delta, self.relation = own.epsilon, own.delta, own.relation
+        self._own, self._book = own, book
+
+    def charge(self, events: Sequence[Event], what: str) -> None:
+        self._own.charge(events, what)
+        if self._book is not None:
+            self._book.charge(events, what)
+
+    def events(self) -> tuple[Event, ...]:
+        return self._own.events()
+
+
+def blank(table: Table) -> Table:
+    """The table with zeros in place of all private values; sizes and public columns stay."""
+    label = table.label
+    if table.label_private and label is not None:
+        label = np.zeros_like(label)
+    return replace(table, private=np.zeros_like(table.private), label=label)
+
+
+def plan(
+    table: Table, methods: Sequence[str], *, epsilon: float, delta: float, relation: Relation
+) -> Plan:
+    """Split (epsilon, delta) evenly: the largest found equal share whose composition fits."""
+    if not methods:
+        raise InputError("Name at least one method with --methods.")
+    each = gaussian_epsilon(gaussian_mu(epsilon, delta) / len(methods) ** 0.5, delta)
+    choices, auto = _distinct(table, methods, epsilon=each, delta=delta)
+    if len(choices) < len(methods):
+        each = gaussian_epsilon(gaussian_mu(epsilon, delta) / len(choices) ** 0.5, delta)
+    each = min(each, epsilon)
+    empty = blank(table)
+    for _ in range(_ATTEMPTS):
+        share = round_down(each)
+        events = tuple(
+            event
+            for choice in choices
+            for event in _rehearse(empty, choice.method, share, delta, relation)
+        )
+        total = account(events, delta=delta, relation=relation)
+        if total <= epsilon:
+            return Plan(choices=choices, auto=auto, each=share, total=total, events=events)
+        # Sampled steps compose a little worse than Gaussians of the same epsilon.
+        each *= 0.998 * epsilon / total
+    raise InputError(
+        "No even split of this budget was found: compare fewer methods, or raise epsilon."
+    )
+
+
+def _distinct(
+    table: Table, methods: Sequence[str], *, epsilon: float, delta: float
+) -> tuple[tuple[Choice, ...], str | None]:
+    """Every method once: where `auto` picks one that is listed too, it is not paid for twice."""
+    found: dict[str, Choice] = {}
+    auto = None
+    for name in methods:
+        choice = choose_method(name, table, epsilon=epsilon, delta=delta)
+        if name == "auto":
+            auto = choice.method
+        if name == "auto" or choice.method not in found:
+            found[choice.method] = choice
+    return tuple(found.values()), auto
+
+
+def _rehearse(
+    empty: Table, method: str, epsilon: float, delta: float, relation: Relation
+) -> tuple[Event, ...]:
+    book = _Rehearsal(epsilon=epsilon, delta=delta, relation=relation)
+    with suppress(_RehearsedError):
+        train(
+            empty,
+            epsilon=epsilon,
+            delta=delta,
+            relation=relation,
+            method=method,
+            noise=noise_source(),
+            ledger=book,
+        )
+    return book.events()
+
+
+def check_ledger(planned: Plan, book: Ledger) -> None:
+    """Refuse before anything is spent, if the data set's ledger has no room for the whole plan."""
+    spent = book.events()
+    total = account((*spent, *planned.events), delta=book.delta, relation=book.relation)
+    if total > book.epsilon * (1 + 1e-9):
+        left = max(0.0, book.epsilon - book.spent())
+        raise BudgetExceededError(
+            f"{book.path.name} has no room for this comparison; nothing was trained or charged. "
+            f"Budget: epsilon {book.epsilon:.6g} at delta {book.delta:.3g} ({book.relation}). "
+            f"Spent: {book.spent():.6g}. With the comparison it would be {total:.6g}. "
+            f"Left: {left:.6g}. Ask for a smaller --epsilon, or compare on other rows."
+        )
+
+
+def run(
+    table: Table,
+    planned: Plan,
+    *,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    encoder: Encoder | None = None,
+    book: Ledger | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> tuple[tuple[Trained, ...], BudgetLedger]:
+    """Train every method of the plan; every charge goes to the total and to `book`."""
+    total = _Total(MemoryLedger(epsilon=epsilon, delta=delta, relation=relation), book)
+    trained = []
+    for place, choice in enumerate(planned.choices):
+        if progress is not None:
+            progress(place / len(planned.choices), choice.method)
+        started = time.perf_counter()
+        model = train(
+            table,
+            epsilon=planned.each,
+            delta=delta,
+            relation=relation,
+            method=choice.method,
+            noise=noise_source(),
+            encoder=encoder,
+            ledger=total,
+        )
+        if planned.auto == choice.method:
+            model = replace(model, reason=choice.reason)
+        seconds = time.perf_counter() - started
+        trained.append(Trained(choice=choice, model=model, seconds=seconds))
+    return tuple(trained), total
