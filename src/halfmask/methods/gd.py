@@ -1,0 +1,278 @@
+"""`gd`: noisy projected gradient descent on the whole table, averaged (the lecture's method).
+
+Every step releases the sum of clipped row gradients with Gaussian noise; the releases compose
+exactly. Steps, step size, momentum and radius follow from (n, d, epsilon, delta) alone. Where only
+the label is private and the loss is linear in it, one release serves every step. With a public
+label the noise follows how far private features can move the gradient at the current weights.
+Guarantee: docs/proofs/gd.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.errors import InputError
+from halfmask.losses import Loss, clip_slopes, default_loss, in_ball, loss_named
+from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
+from halfmask.methods.fitted import LinearFit
+from halfmask.methods.gd_sensitivity import (
+    BlockMoves,
+    label_statistic,
+    spectral_norm,
+    whole_gradient,
+)
+from halfmask.methods.unit_rows import UnitRows, unit_rows
+from halfmask.table import Table
+
+Floats = NDArray[np.float64]
+Regulariser = Callable[[Floats, Floats, Floats], tuple[Floats, Floats]]
+Aggregate = Literal["last", "average", "tail"]
+
+# Relative reserve for the rounding of calibrated noise, far below anything a user can see.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class GdConfig:
+    """Constants fixed beforehand; the same for every table.
+
+    `spread` is the guessed standard deviation of a row's score (log odds, or half ranges of a
+    numeric label): descent stops when a weight that only noise moves has wandered as far.
+    `steps` is the most steps taken: fewer if that is long enough, with momentum if it is not.
+    `radius` is in multiples of √weights. `clip` bounds slopes (None: the loss's own).
+    """
+
+    spread: float | None = None
+    steps: int = 120
+    radius: float = 4.0
+    clip: float | None = None
+    aggregate: Aggregate = "tail"
+    precondition: float = 0.25
+    ridge: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.radius <= 0 or self.ridge < 0:
+            raise InputError("Expected steps >= 1, radius > 0 and ridge >= 0.")
+        if self.aggregate not in ("last", "average", "tail"):
+            raise InputError(
+                f"Unknown aggregate {self.aggregate!r}: expected last, average or tail."
+            )
+        for name in ("spread", "clip"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"Expected a finite {name} > 0, got {value}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The schedule: public, and fixed before the first release."""
+
+    steps: int
+    step_size: float
+    momentum: float
+    radius: float
+
+    @classmethod
+    def of(cls, config: GdConfig, loss: Loss, *, time: float, weights: int) -> Plan:
+        """Descend for `time` = step size x steps / (1 − momentum), in at most `config.steps`."""
+        longest = 1 / loss.smoothness
+        needed = max(1, math.ceil(time / longest))
+        radius = config.radius * math.sqrt(weights)
+        if needed <= config.steps:
+            return cls(steps=needed, step_size=time / needed, momentum=0.0, radius=radius)
+        momentum = 1 - longest * config.steps / time
+        # Beyond 1 − 4/steps momentum has no time to come to rest.
+        momentum = min(momentum, max(0.0, 1 - 4 / config.steps))
+        return cls(steps=config.steps, step_size=longest, momentum=momentum, radius=radius)
+
+
+def fit_gd(
+    table: Table,
+    releaser: Releaser,
+    *,
+    epsilon: float,
+    delta: float,
+    loss: str | None = None,
+    config: GdConfig | None = None,
+    regulariser: Regulariser | None = None,
+) -> LinearFit:
+    """Fit under (epsilon, delta). Guarantee: docs/proofs/gd.md.
+
+    `regulariser(public, coef, intercept)` returns the gradient of a public penalty ℓ_reg(f(D), θ)
+    by coef and intercept; it sees nothing private.
+    """
+    config = config or GdConfig()
+    classes = 0 if table.classes is None else len(table.classes)
+    chosen = loss_named(loss or default_loss(classes), classes=classes)
+    targets = coded_targets(table, chosen)
+    if not (table.label_private or table.private.shape[1]):
+        raise InputError("Nothing is private: any ordinary method serves better.")
+    if table.n == 0:
+        raise InputError("The table has no rows: there is nothing to fit.")
+    rows = unit_rows(table, precondition=config.precondition)
+    mu = gaussian_mu(epsilon, delta) * (1 - _ROUNDING)
+    descent = _Descent(rows, targets, chosen, config, table.label_private, releaser, mu)
+    penalty = None if regulariser is None else _penalty(table, rows, regulariser)
+    theta = descent.run(penalty)
+    coef, intercept = rows.unfold(theta)
+    coef, intercept = _in_label_units(table, chosen, coef, intercept)
+    return LinearFit(coef=coef, intercept=intercept, details=descent.details)
+
+
+class _Descent:
+    """One run: picks the one bound that applies, charges it in full, then descends."""
+
+    def __init__(
+        self,
+        rows: UnitRows,
+        targets: Floats,
+        loss: Loss,
+        config: GdConfig,
+        label_private: bool,
+        releaser: Releaser,
+        mu: float,
+    ) -> None:
+        self._rows, self._targets, self._loss, self._config = rows, targets, loss, config
+        self._moves: BlockMoves | None = None
+        weights = rows.d * loss.outputs
+        plan_clip = config.clip or loss.clip
+        radius = config.radius * math.sqrt(weights)
+        self._clip = min(plan_clip, loss.slope_bound(radius))
+        self._once = label_private and rows.bounds.private == 0 and loss.linear_in_target
+        what = "noisy sums of gradients over all rows"
+        if self._once:
+            sensitivity = label_statistic(rows.bounds, loss)
+            reach, what = sensitivity.under(releaser.relation), "noisy sums of features by label"
+        elif label_private:
+            sensitivity = whole_gradient(rows.bounds, self._clip)
+            reach = sensitivity.under(releaser.relation)
+        else:
+            self._moves = BlockMoves(
+                bounds=rows.bounds, loss=loss, clip=self._clip, relation=releaser.relation
+            )
+            sensitivity, reach = self._moves.sensitivity(), self._moves.together()
+        self.plan = Plan.of(config, loss, time=self._time(mu, reach), weights=weights)
+        count = 1 if self._once else self.plan.steps
+        noise_std = math.sqrt(count) * sensitivity.under(releaser.relation) / mu
+        self._series = releaser.gaussian_series(
+            sensitivity=sensitivity, noise_std=noise_std, count=count, what=what
+        )
+        self._fixed = self._release_once(self._series) if self._once else None
+        self.details = self._public_facts(sensitivity, noise_std, count)
+
+    def _time(self, mu: float, reach: float) -> float:
+        """How long to descend until noise alone moves a score by `spread`."""
+        outputs = self._loss.outputs
+        spread = self._config.spread or (1.5 if self._loss.one_sided else 0.5)
+        # Scores of several outputs are compared by their differences.
+        return spread * mu * self._rows.n / (reach * (math.sqrt(2) if outputs > 1 else 1.0))
+
+    def _release_once(self, series: GaussianSeries) -> Floats:
+        fixed = self._loss.fixed_slope(self._targets)
+        return series.release(self._rows.gradient_sum(fixed))
+
+    def _gradient(self, theta: Floats) -> Floats:
+        """The noisy mean gradient at `theta`."""
+        rows, loss = self._rows, self._loss
+        scores = rows.scores(theta)
+        if self._fixed is not None:
+            return (rows.gradient_sum(loss.free_slope(scores)) + self._fixed) / rows.n
+        slopes = clip_slopes(loss.slope(scores, self._targets), self._clip)
+        exact = rows.gradient_sum(slopes)
+        if self._moves is None:
+            return self._series.release(exact) / rows.n
+        first = rows.public_columns
+        sizes = (first * loss.outputs, (rows.d - first) * loss.outputs)
+        scales = self._moves.scales(spectral_norm(theta[first:].T), sizes)
+        factors = np.repeat(scales, (first, rows.d - first))[:, None]
+        released: Floats = self._series.release(exact * factors) / factors
+        return released / rows.n
+
+    def run(self, penalty: Callable[[Floats], Floats] | None) -> Floats:
+        """Descent with momentum; every point at which a gradient is taken is projected."""
+        plan, ridge = self.plan, self._config.ridge
+        start = {"last": plan.steps - 1, "average": 0, "tail": (3 * plan.steps) // 4}
+        first = start[self._config.aggregate]
+        theta = np.zeros((self._rows.d, self._loss.outputs))
+        point, total = theta, np.zeros_like(theta)
+        for step in range(plan.steps):
+            gradient = self._gradient(point) + ridge * point
+            if penalty is not None:
+                gradient = gradient + penalty(point)
+            moved = in_ball(point - plan.step_size * gradient, plan.radius)
+            point = in_ball(moved + plan.momentum * (moved - theta), plan.radius)
+            theta = moved
+            if step >= first:
+                total += theta
+        return total / (plan.steps - first)
+
+    def _public_facts(
+        self, sensitivity: Sensitivity, noise_std: float, count: int
+    ) -> dict[str, Any]:
+        return {
+            "loss": type(self._loss).__name__,
+            "steps": self.plan.steps,
+            "releases": count,
+            "step_size": self.plan.step_size,
+            "momentum": self.plan.momentum,
+            "radius": self.plan.radius,
+            "clip": self._clip,
+            "aggregate": self._config.aggregate,
+            "noise_std": noise_std,
+            "sensitivity": {"replace": sensitivity.replace, "withhold": sensitivity.withhold},
+        }
+
+
+def coded_targets(table: Table, loss: Loss) -> Floats:
+    """0/1 for two classes, one-hot for more, [−1, 1] for a number: rows x outputs."""
+    if table.label is None:
+        raise InputError("The table has no label: encode it with its label to fit a model.")
+    if table.classes is None:
+        middle, half = _label_scale(table)
+        scaled = (np.asarray(table.label, dtype=np.float64) - middle) / half
+        inside: Floats = np.clip(scaled, -1.0, 1.0)
+        return inside[:, None]
+    codes = np.asarray(table.label)
+    if loss.outputs == 1:
+        second: Floats = (codes == 1).astype(np.float64)
+        return second[:, None]
+    coded: Floats = np.eye(loss.outputs)[codes]
+    return coded
+
+
+def _label_scale(table: Table) -> tuple[float, float]:
+    if table.label_bounds is None:
+        raise InputError("A regression needs bounds for its label: declare them in the schema.")
+    low, high = table.label_bounds
+    return (high + low) / 2, (high - low) / 2
+
+
+def _in_label_units(
+    table: Table, loss: Loss, coef: Floats, intercept: Floats
+) -> tuple[Floats, Floats]:
+    if table.classes is None:
+        middle, half = _label_scale(table)
+        return coef * half, intercept * half + middle
+    if len(table.classes) == 2 and loss.outputs == 2:
+        return coef[1:] - coef[:1], intercept[1:] - intercept[:1]
+    return coef, intercept
+
+
+def _penalty(table: Table, rows: UnitRows, regulariser: Regulariser) -> Callable[[Floats], Floats]:
+    """The public penalty's gradient by θ, through the chain rule of `unfold`."""
+
+    def gradient(theta: Floats) -> Floats:
+        by_coef, by_intercept = regulariser(table.public, *rows.unfold(theta))
+        parts = (np.asarray(by_coef) * rows.scale).T
+        if rows.constant > 0:
+            parts = np.vstack([np.asarray(by_intercept)[None, :] * rows.constant, parts])
+        return parts
+
+    return gradient
