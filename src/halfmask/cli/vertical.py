@@ -181,6 +181,7 @@ def _fdml(
     config = FdmlConfig(
         epochs=rounds or (2 if private else 20),
         batch=2048 if private else 128,
+        step_size=0.05 if private else 0.5,
     )
     kind: Any = noise
     return simulate_fdml(task, config, noise=FdmlNoise(kind=kind, std=noise_std), budget=budget)

@@ -89,9 +89,11 @@ class AdmmParty:
                     "ball: leave the constraint out."
                 )
             constraint = Ball(radius=self.noise.radius)
-        self.block = Block(
-            bounded_rows(matrix, self.noise.row_norm) if self.noise.is_private else matrix
-        )
+        if self.noise.is_private:
+            self.block = Block(bounded_rows(matrix, self.noise.row_norm))
+        else:
+            # A block that was decomposed before may be passed on to the next run.
+            self.block = matrix if isinstance(matrix, Block) else Block(matrix)
         self.strength, self.regulariser, self.constraint = strength, regulariser, constraint
         self.x: Vector = np.zeros(self.block.columns)
         self.released: Vector = np.zeros(self.block.rows)

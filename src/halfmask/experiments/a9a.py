@@ -1,0 +1,245 @@
+"""a9a over two parties (A, Figures 1 and 3): columns 1 to 66 and 67 to 123.
+
+Beside A's curves (ADMM, SGD, noise levels, central and local baselines) stands what A does not
+show: the ε that each curve really has, and experts, the default of the vertical mode. Settings are
+fixed in this file; they were chosen on training rows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from halfmask.datasets import load_a9a
+from halfmask.experiments.results import Progress, result_row, silent
+from halfmask.experiments.vertical_figures import draw
+from halfmask.vertical.admm import AdmmConfig, DivergenceWarning
+from halfmask.vertical.admm_party import ShareNoise
+from halfmask.vertical.fdml import FdmlConfig, FdmlNoise
+from halfmask.vertical.simulation import (
+    Budget,
+    Columns,
+    Simulation,
+    Task,
+    simulate_admm,
+    simulate_experts,
+    simulate_fdml,
+)
+
+SPLIT = 66
+# One-hot groups of Adult behind the two halves: a row has at most one 1 in each of them.
+GROUPS = (8, 6)
+DELTA = 1e-6
+RHO, STRENGTH, ROUNDS = 0.1, 1.0, 30
+AS_WRITTEN_STDS = (0.03, 0.1, 0.3)
+EXPERT_EPSILONS = (0.3, 1.0, 3.0)
+
+
+def a9a_task(data: Path | None) -> Task:
+    """The two parties of A."""
+    split = load_a9a(data)
+    train, test = sparse.csc_array(split.x_train), sparse.csc_array(split.x_test)
+    halves = (slice(0, SPLIT), slice(SPLIT, None))
+    return Task(
+        columns=tuple(
+            Columns(
+                name=f"party {index}",
+                train=sparse.csr_array(train[:, half]),
+                test=sparse.csr_array(test[:, half]),
+                row_norm=float(np.sqrt(groups)),
+                nonnegative=True,
+            )
+            for index, (half, groups) in enumerate(zip(halves, GROUPS, strict=True), start=1)
+        ),
+        labels=(split.y_train + 1) / 2,
+        test_labels=(split.y_test + 1) / 2,
+    )
+
+
+def baselines(task: Task) -> dict[str, float]:
+    """scikit-learn's logistic regression on all columns and on the first party's, without noise."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import log_loss
+
+    levels = {}
+    for name, parts in (("central", task.columns), ("local", task.columns[:1])):
+        train, test = (_side_by_side([getattr(part, which) for part in parts]) for which in SIDES)
+        model = LogisticRegression(C=1 / STRENGTH, max_iter=5000).fit(train, task.labels)
+        levels[name] = float(log_loss(task.test_labels, model.predict_proba(test)))
+    return levels
+
+
+SIDES = ("train", "test")
+
+
+def _side_by_side(blocks: list[Any]) -> Any:
+    if sparse.issparse(blocks[0]):
+        return sparse.csr_array(sparse.hstack(blocks))
+    return np.hstack(blocks)
+
+
+def run(
+    data: Path | None = None,
+    out: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    seed: int = 0,
+    draws: int = 10,
+) -> dict[str, Any]:
+    """Every curve and every number; test rows are used for nothing but the test loss."""
+    tell = progress or silent
+    task = a9a_task(data)
+    tell(0.0, "baselines")
+    levels = baselines(task)
+    rows = [result_row(name, "log_loss", [value]) for name, value in levels.items()]
+
+    tell(0.1, "ADMM and SGD without noise")
+    admm = simulate_admm(task, AdmmConfig(rho=RHO, rounds=ROUNDS), strength=STRENGTH)
+    fdml = simulate_fdml(task, FdmlConfig(epochs=ROUNDS), strength=STRENGTH)
+    curves = {"admm": admm.history, "fdml-sgd": fdml.history}
+    for name, simulation in (("admm", admm), ("fdml-sgd", fdml)):
+        rows.append(result_row(name, "log_loss", [test_loss(simulation)], rounds=ROUNDS))
+        objective = simulation.history[-1]["objective"]
+        rows.append(result_row(name, "train_objective", [objective], rounds=ROUNDS))
+
+    tell(0.4, "ADMM with noise")
+    noisy_rows, noisy = _noisy(task, seed, min(draws, 5))
+    rows += noisy_rows
+
+    for place, epsilon in enumerate(EXPERT_EPSILONS):
+        tell(0.7 + 0.1 * place, f"experts, epsilon {epsilon:g}")
+        for label_private in (False, True):
+            rows.append(_experts(task, epsilon, label_private, seed, draws))
+    expert_level = next(r["mean"] for r in rows if r["method"] == "experts" and r["epsilon"] == 1.0)
+    figure = draw(
+        out,
+        "a9a",
+        title="a9a, columns 1-66 at party 1 and 67-123 at party 2",
+        curves=curves,
+        noisy=noisy,
+        levels={**levels, "experts, ε = 1": expert_level},
+    )
+    return {
+        "name": "a9a",
+        "data": "real",
+        "seeded": True,
+        "results": rows,
+        "figure": figure,
+        "rounds_to_within_0.001_of_central": rounds_to(admm, levels["central"] + 0.001),
+        "curves": {name: [dict(r) for r in history] for name, history in curves.items()},
+    }
+
+
+def test_loss(simulation: Simulation) -> float:
+    """The last test loss, which every run here has."""
+    assert simulation.test_loss is not None
+    return simulation.test_loss
+
+
+def rounds_to(simulation: Simulation, level: float) -> int | None:
+    """The first round from which the test loss stays at or below `level`."""
+    losses = [record["test_loss"] for record in simulation.history]
+    above = [index for index, loss in enumerate(losses, start=1) if loss > level]
+    first = (above[-1] if above else 0) + 1
+    return first if first <= len(losses) else None
+
+
+def _noisy(
+    task: Task, seed: int, draws: int
+) -> tuple[list[dict[str, Any]], dict[str, tuple[Mapping[str, float], ...]]]:
+    """Eq. (8) at several levels (no ε), then row and column noise at a row-level ε of 8 and 1."""
+    rows: list[dict[str, Any]] = []
+    curves: dict[str, tuple[Mapping[str, float], ...]] = {}
+
+    def add(name: str, runs: list[Simulation], epsilon: float | None, **more: Any) -> None:
+        delta, relation = (None, None) if epsilon is None else (DELTA, "replace")
+        losses = [test_loss(run) for run in runs]
+        rows.append(
+            result_row(
+                name, "log_loss", losses, epsilon=epsilon, delta=delta, relation=relation, **more
+            )
+        )
+        shown = "no ε" if epsilon is None else f"ε = {epsilon:g}"
+        curves[f"{name}, {shown}"] = runs[0].history
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DivergenceWarning)
+        for std in AS_WRITTEN_STDS:
+            noise = ShareNoise(kind="as-written", std=std)
+            config = AdmmConfig(rho=RHO, rounds=ROUNDS)
+            runs = [
+                simulate_admm(
+                    task, config, strength=STRENGTH, noise=noise, budget=_budget(1.0, seed, d)
+                )
+                for d in range(draws)
+            ]
+            add(f"admm-as-written-noise-{std:g}", runs, None, why="one share reveals the table")
+        for epsilon in (8.0, 1.0):
+            config = AdmmConfig(rho=RHO, rounds=3)
+            for kind, strength in (("row", 10.0), ("column", 1e4)):
+                runs = [
+                    simulate_admm(
+                        task,
+                        config,
+                        strength=strength,
+                        noise=ShareNoise(kind=kind),  # type: ignore[arg-type]
+                        budget=_budget(epsilon, seed, d),
+                    )
+                    for d in range(draws)
+                ]
+                more = {"person_epsilon": runs[0].costs["person"]}
+                if kind == "column":
+                    more["column_epsilon"] = column_epsilon(epsilon, strength / RHO)
+                add(f"admm-{kind}-noise", runs, epsilon, **more)
+            sgd = [
+                simulate_fdml(
+                    task,
+                    FdmlConfig(epochs=2, batch=2048, step_size=0.05),
+                    noise=FdmlNoise(kind="row"),
+                    budget=_budget(epsilon, seed, d),
+                )
+                for d in range(draws)
+            ]
+            add("fdml-sgd", sgd, epsilon, person_epsilon=sgd[0].costs["person"])
+    return rows, curves
+
+
+def column_epsilon(epsilon: float, kappa: float) -> float:
+    """ε under A's column adjacency of noise that costs `epsilon` for one replaced row.
+
+    docs/proofs/admm_column.md, for the party with the longest rows.
+    """
+    longest = 2 * float(np.sqrt(max(GROUPS)))
+    row, column = min(1.0, longest / kappa**0.5), min(1.0, 1 / kappa**0.5)
+    return gaussian_epsilon(gaussian_mu(epsilon, DELTA) * column / row, DELTA)
+
+
+def _experts(
+    task: Task, epsilon: float, label_private: bool, seed: int, draws: int
+) -> dict[str, Any]:
+    runs = [
+        simulate_experts(task, budget=_budget(epsilon, seed, d), label_private=label_private)
+        for d in range(draws)
+    ]
+    return result_row(
+        "experts-private-label" if label_private else "experts",
+        "log_loss",
+        [test_loss(run) for run in runs],
+        epsilon=epsilon,
+        delta=DELTA,
+        relation="replace",
+        label="private" if label_private else "public",
+        person_epsilon=runs[0].costs["person"],
+        label_epsilon=runs[0].costs["label"],
+        all_columns_epsilon=runs[0].costs["columns at all parties"],
+    )
+
+
+def _budget(epsilon: float, seed: int, draw: int) -> Budget:
+    return Budget(epsilon=epsilon, delta=DELTA, unsafe_seed=1000 * seed + draw)
