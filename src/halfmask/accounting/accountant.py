@@ -22,6 +22,8 @@ from halfmask.accounting.gaussian import check_delta, gaussian_delta, gaussian_e
 from halfmask.accounting.relations import Relation, check_relation
 from halfmask.errors import AccountingError
 
+_ROUNDING = 2.0**-50
+
 if TYPE_CHECKING:
     from halfmask.accounting.composition import Composition
     from halfmask.accounting.loss_distributions import Direction
@@ -42,24 +44,26 @@ def delta(events: Sequence[Event], *, epsilon: float, relation: Relation) -> flo
     merged = _merge(events)
     mu, pure = _without_sampling(merged, relation)
     bound = 1.0 if epsilon < pure else gaussian_delta(mu, epsilon - pure)
-    if _closed_form(merged):
+    if _closed_form(merged) or _hardly_any_noise(merged):
         return bound
     return min(bound, _composed(merged, relation, lambda part: part.delta(epsilon)))
 
 
 def _merge(events: Sequence[Event]) -> tuple[Event, ...]:
     """Drop what releases nothing, turn rate 1 into plain Gaussians, and add up equal events."""
-    squares = {"replace": 0.0, "withhold": 0.0}
+    replace_squares: list[float] = []
+    withhold_squares: list[float] = []
     sampled: dict[tuple[float, float, str], int] = {}
     responses: dict[tuple[float, int], int] = {}
     for event in events:
         if isinstance(event, GaussianEvent):
-            squares["replace"] += event.count * event.replace**2
-            squares["withhold"] += event.count * event.withhold**2
+            replace_squares.append(event.count * (event.replace * event.replace))
+            withhold_squares.append(event.count * (event.withhold * event.withhold))
         elif isinstance(event, PoissonGaussianEvent):
             if event.rate == 1:
-                squares["replace"] += event.steps * _replace_mu(event) ** 2
-                squares["withhold"] += event.steps / event.noise_multiplier**2
+                step, alone = _replace_mu(event), 1 / event.noise_multiplier
+                replace_squares.append(event.steps * (step * step))
+                withhold_squares.append(event.steps * (alone * alone))
             elif event.rate > 0 and event.steps > 0:
                 key = (event.noise_multiplier, event.rate, event.contribution)
                 sampled[key] = sampled.get(key, 0) + event.steps
@@ -67,10 +71,15 @@ def _merge(events: Sequence[Event]) -> tuple[Event, ...]:
             choice = (event.epsilon, event.categories)
             responses[choice] = responses.get(choice, 0) + event.count
     merged: list[Event] = []
-    if squares["replace"] > 0 or squares["withhold"] > 0:
+    # Exact sums: neither the order of the events nor the rounding of many small ones matters.
+    replace, withhold = math.fsum(replace_squares), math.fsum(withhold_squares)
+    if not (math.isfinite(replace) and math.isfinite(withhold)):
+        raise AccountingError("These releases have hardly any noise: epsilon would be infinite.")
+    if replace > 0 or withhold > 0:
         merged.append(
             GaussianEvent(
-                replace=math.sqrt(squares["replace"]), withhold=math.sqrt(squares["withhold"])
+                replace=math.sqrt(replace) * (1 + _ROUNDING),
+                withhold=math.sqrt(withhold) * (1 + _ROUNDING),
             )
         )
     for (noise, rate, contribution), steps in sorted(sampled.items()):
@@ -97,10 +106,11 @@ def _without_sampling(merged: tuple[Event, ...], relation: Relation) -> tuple[fl
     square = pure = 0.0
     for event in merged:
         if isinstance(event, GaussianEvent):
-            square += event.count * getattr(event, relation) ** 2
+            mu = getattr(event, relation)
+            square += event.count * (mu * mu)
         elif isinstance(event, PoissonGaussianEvent):
             mu = _replace_mu(event) if relation == "replace" else 1 / event.noise_multiplier
-            square += event.steps * mu**2
+            square += event.steps * (mu * mu)
         else:
             pure += event.count * event.epsilon
     return math.sqrt(square), pure
@@ -116,8 +126,8 @@ def _total_variation(merged: tuple[Event, ...], relation: Relation) -> float:
             mu = _replace_mu(event) if relation == "replace" else 1 / event.noise_multiplier
             total += event.steps * event.rate * gaussian_delta(mu, 0.0)
         else:
-            share = 1 / (math.exp(event.epsilon) + event.categories - 1)
-            total += event.count * math.expm1(event.epsilon) * share
+            others = (event.categories - 1) * math.exp(-event.epsilon)
+            total += event.count * -math.expm1(-event.epsilon) / (1 + others)
     return total
 
 
@@ -125,14 +135,22 @@ def _closed_form(merged: tuple[Event, ...]) -> bool:
     return all(isinstance(event, GaussianEvent) for event in merged)
 
 
+def _hardly_any_noise(merged: tuple[Event, ...]) -> bool:
+    """Whether epsilon is in the thousands anyway, where no grid is both fine and wide enough."""
+    return any(
+        isinstance(event, PoissonGaussianEvent) and event.noise_multiplier < 1e-3
+        for event in merged
+    )
+
+
 @lru_cache(maxsize=256)
 def _epsilon(merged: tuple[Event, ...], delta: float, relation: Relation) -> float:
+    if not _closed_form(merged) and _total_variation(merged, relation) <= delta:
+        return 0.0
     mu, pure = _without_sampling(merged, relation)
     bound = gaussian_epsilon(mu, delta) + pure
-    if _closed_form(merged):
+    if _closed_form(merged) or _hardly_any_noise(merged):
         return bound
-    if _total_variation(merged, relation) <= delta:
-        return 0.0
     return min(bound, _composed(merged, relation, lambda part: part.epsilon(delta)))
 
 

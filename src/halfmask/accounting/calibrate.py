@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from halfmask.accounting.accountant import epsilon as account
 from halfmask.accounting.events import Contribution, Event, PoissonGaussianEvent
@@ -83,19 +84,66 @@ def noise_multiplier(
         while cost(noise) > target:
             noise *= 1 + 1e-12
         return noise
-    # Without sampling this much noise would do; with it, less is enough.
-    high = 2 * math.sqrt(steps) / gaussian_mu(target, delta)
-    while cost(high) > target:
-        high *= 2
-    low = high / 2
-    while (below := cost(low)) <= target and low > 1e-6:
-        high, low = low, low / 2
-    above = cost(high)
+    guess = _guess(target, delta, rate, steps, relation, contribution)
+    found = _falling_root(cost, target, guess, least=already)
+    if found is None:
+        raise AccountingError(
+            f"epsilon={epsilon:g} is all but spent ({round_up(already):g} at delta={delta:g}): "
+            "no noise is large enough for a further step."
+        )
+    return found
+
+
+def _guess(
+    epsilon: float,
+    delta: float,
+    rate: float,
+    steps: int,
+    relation: Relation,
+    contribution: Contribution,
+) -> float:
+    """The noise at which `steps` losses have the spread of one Gaussian of (epsilon, delta)."""
+    from halfmask.accounting.loss_distributions import loss_moments
+
+    wanted = gaussian_mu(epsilon, delta) / math.sqrt(steps)
+
+    def spread(noise: float) -> float:
+        if relation == "replace" and contribution == "label":
+            return math.hypot(
+                loss_moments(noise, rate, "remove")[0], loss_moments(noise, rate, "add")[0]
+            )
+        return loss_moments(noise, rate, "replace" if relation == "replace" else "remove")[0]
+
+    low, high = math.log(1e-3), math.log(2 / wanted)
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (middle, high) if spread(math.exp(middle)) > wanted else (low, middle)
+    return math.exp(high)
+
+
+def _falling_root(
+    cost: Callable[[float], float], target: float, guess: float, *, least: float
+) -> float | None:
+    """An argument whose cost is at most `target` and within the tolerance of it.
+
+    `cost` falls; None where even a million times the guess costs too much. The cost is close to a
+    power of its argument, so secants of the logarithms converge in a few evaluations.
+    """
+    high, factor = guess, 1.05
+    while (above := cost(high)) > target:
+        high, factor = high * factor, min(factor**2, 100.0)
+        if high > 1e6 * guess:
+            return None
+    low, factor = high / 1.05, 1.05
+    while (below := cost(low)) <= target:
+        high, above = low, below
+        low, factor = low / factor, min(factor**2, 100.0)
+        if low < 1e-6:
+            return high
     for _ in range(60):
         if target * (1 - _TOLERANCE) <= above or high / low < 1 + 1e-9:
-            return high
-        # Epsilon is close to a power of the noise in between: aim a little to the safe side.
-        if above > already and below > above:
+            break
+        if above > least and below > above:
             slope = math.log(high / low) / math.log(below / above)
             middle = high * (above / (target * (1 - _TOLERANCE / 3))) ** slope
             middle = min(max(middle, low * (high / low) ** 0.02), low * (high / low) ** 0.98)
@@ -122,23 +170,35 @@ def most_steps(
     """The most Poisson steps at this noise within (epsilon, delta); 0 if not even one fits."""
     check_epsilon(epsilon)
     check_delta(delta)
+    target = round_down(epsilon)
 
-    def fits(steps: int) -> bool:
+    @cache
+    def cost(steps: int) -> float:
         step = PoissonGaussianEvent(
             noise_multiplier=noise_multiplier, rate=rate, steps=steps, contribution=contribution
         )
-        return account([step], delta=delta, relation=relation) <= epsilon
+        return account([step], delta=delta, relation=relation)
 
-    if not fits(1):
+    if cost(1) > target:
         return 0
     low, high = 1, 2
-    while fits(high):
-        low, high = high, 2 * high
+    while cost(high) <= target:
+        low, high = high, 4 * high
         if low >= limit:
             raise AccountingError(
                 f"More than {limit} steps fit: give a smaller budget or less noise."
             )
     while high - low > max(1, low // 10_000):
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        middle = _between(low, high, cost(low), cost(high), target)
+        low, high = (middle, high) if cost(middle) <= target else (low, middle)
     return low
+
+
+def _between(low: int, high: int, below: float, above: float, target: float) -> int:
+    """Where epsilon, a power of the steps from `low` to `high`, would meet `target`."""
+    share = 0.5
+    if 0 < below < above and high - low > 4:
+        share = math.log(target / below) / math.log(above / below)
+    # Never closer to an end than 2%, so that both ends keep moving.
+    guess: float = low * (high / low) ** min(max(share, 0.02), 0.98)
+    return min(max(round(guess), low + 1), high - 1)

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import minimize_scalar
 
 from halfmask.errors import AccountingError
 
 _MAX_WINDOW = 1 << 22
 _CUT = 46.0  # the tilted mass outside the window is at most e^-46, about 1e-20
-_ROUNDING = 1e-6  # relative reserve on delta for floating point
+_ROUNDING = 1e-6  # relative reserve on delta for floating point, besides the error of the FFT
+_UNIT = 2.0**-53
+_MAX_STEPS = 1_000_000_000  # beyond, rounding in the power of the spectrum is no longer small
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,6 +61,12 @@ class Composition:
             self._parts.append((part.indices[keep], np.log(part.probabilities[keep]), part.count))
             infinity += part.count * part.infinity_mass
         self._infinity_mass = infinity
+        self._steps = sum(part.count for part in parts)
+        if self._steps > _MAX_STEPS:
+            raise AccountingError(
+                f"Expected at most {_MAX_STEPS} sampled steps, got {self._steps}: "
+                "their composition would not be accurate. Use fewer steps."
+            )
 
     def _log_moment(self, theta: float) -> float:
         """log E[e^{θX}], X the composed loss."""
@@ -82,7 +90,8 @@ class Composition:
     def _log_bound(self, theta: float, epsilon: float) -> float:
         """log of a bound on delta(epsilon): sup_x (1 − e^{ε−x})₊ e^{−θ(x−ε)} is θ^θ/(1+θ)^{1+θ}."""
         peak = theta * math.log(theta) - (1 + theta) * math.log1p(theta)
-        return self._log_moment(theta) - theta * epsilon + peak
+        rounding = 8 * _UNIT * self._steps
+        return self._log_moment(theta) - theta * epsilon + peak + rounding
 
     def _chernoff(self, log_delta: float) -> tuple[float, float]:
         """The best epsilon that Chernoff gives at delta, and its tilt: valid, a little loose."""
@@ -129,8 +138,10 @@ class Composition:
             total = _log_sum_exp(weights)
             base += count * total
             wrapped = np.bincount(index % size, np.exp(weights - total), minlength=size)
-            spectrum *= np.power(rfft(wrapped), count)
-        mass = np.maximum(irfft(spectrum, size), 0.0)
+            spectrum *= _power(rfft(wrapped), count)
+        # The error of every bin is bounded and added, so that rounding can never hide mass.
+        error = 8 * _UNIT * (self._steps + math.log2(size)) * float(np.abs(spectrum).mean())
+        mass = np.maximum(irfft(spectrum, size), 0.0) + error
         grid = low + np.arange(size)
         losses = grid * self._interval
         log_untilt = base - theta * losses
@@ -162,17 +173,42 @@ class Composition:
             return 0.0
         losses, probabilities, above = self._tail(theta)
         target = (remaining - above) / (1 + _ROUNDING)
-        low, high = max(0.0, float(losses[0])), min(safe, float(losses[-1]))
-
-        def gap(epsilon: float) -> float:
-            return _hockey_stick(losses, probabilities, epsilon) - target
-
-        if target <= 0 or gap(high) > 0:
+        low = max(0.0, float(losses[0]))
+        if target <= 0 or safe <= low:
             return safe
-        if gap(low) <= 0:
+        if _hockey_stick(losses, probabilities, low) <= target:
             return low
-        root: float = brentq(gap, low, high, xtol=1e-12, rtol=1e-10)
-        return min(safe, root * (1 + 1e-9) + 1e-12)
+        root = max(low, _crossing(losses, probabilities, target, low))
+        while root < safe and _hockey_stick(losses, probabilities, root) > target:
+            root += 1e-13 + 1e-9 * root
+        return min(safe, root)
+
+
+def _crossing(
+    losses: NDArray[np.float64], probabilities: NDArray[np.float64], target: float, low: float
+) -> float:
+    """Where delta(ε) falls to `target`: between grid points it is A − e^ε B of two tail sums."""
+    start = max(0, int(np.searchsorted(losses, low, side="right")) - 1)
+    base, offsets = float(losses[start]), losses[start:] - losses[start]
+    discount = np.exp(-offsets)
+    mass = np.cumsum(probabilities[:start:-1])[::-1]
+    discounted = np.cumsum((probabilities[start:] * discount)[:0:-1])[::-1]
+    # Entry i is delta at the start of cell i, above which the tail sums count everything.
+    above = np.flatnonzero(mass - discounted / np.maximum(discount[:-1], 1e-300) > target)
+    cell = int(above[-1]) if len(above) else 0
+    if discounted[cell] <= 0 or mass[cell] <= target:
+        return float(losses[start + cell])
+    return base + math.log((mass[cell] - target) / discounted[cell])
+
+
+def _power(spectrum: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
+    """spectrum**count, where it is not negligible (below e^-80): most of it is, at many steps."""
+    if count == 1:
+        return spectrum
+    kept = np.abs(spectrum) > math.exp(-80.0 / count)
+    powered = np.zeros_like(spectrum)
+    powered[kept] = np.power(spectrum[kept], count)
+    return powered
 
 
 def _log_sum_exp(values: NDArray[np.float64]) -> float:

@@ -19,6 +19,14 @@ def _require(ok: bool, message: str) -> None:
         raise AccountingError(message)
 
 
+def _require_count(value: object, name: str, least: int) -> None:
+    """Half a step would be half paid for: only whole numbers count."""
+    _require(
+        isinstance(value, int) and not isinstance(value, bool) and value >= least,
+        f"Expected a whole number {name} >= {least}, got {value!r}.",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class GaussianEvent:
     """`count` adaptive Gaussian releases, each with sensitivity / noise std = mu.
@@ -38,7 +46,7 @@ class GaussianEvent:
                 math.isfinite(mu) and mu >= 0,
                 f"Expected a finite {name} ratio >= 0 of sensitivity to noise, got {mu}.",
             )
-        _require(self.count >= 0, f"Expected count >= 0, got {self.count}.")
+        _require_count(self.count, "count", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +69,7 @@ class PoissonGaussianEvent:
             f"Expected a finite noise multiplier > 0, got {self.noise_multiplier}.",
         )
         _require(0 <= self.rate <= 1, f"Expected a sampling rate in [0, 1], got {self.rate}.")
-        _require(self.steps >= 0, f"Expected steps >= 0, got {self.steps}.")
+        _require_count(self.steps, "steps", 0)
         _require(
             self.contribution in ("general", "label"),
             f"Expected contribution 'general' or 'label', got {self.contribution!r}.",
@@ -85,8 +93,8 @@ class RandomizedResponseEvent:
             math.isfinite(self.epsilon) and self.epsilon >= 0,
             f"Expected a finite epsilon >= 0, got {self.epsilon}.",
         )
-        _require(self.categories >= 2, f"Expected at least 2 categories, got {self.categories}.")
-        _require(self.count >= 0, f"Expected count >= 0, got {self.count}.")
+        _require_count(self.categories, "categories", 2)
+        _require_count(self.count, "count", 0)
 
 
 Event = GaussianEvent | PoissonGaussianEvent | RandomizedResponseEvent

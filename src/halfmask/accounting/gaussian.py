@@ -15,6 +15,8 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from halfmask.errors import AccountingError
 
+_ROUNDING = 2.0**-50
+
 
 def check_epsilon(epsilon: float) -> None:
     """Refuse anything but a finite epsilon > 0."""
@@ -39,11 +41,16 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     far = -mu / 2 - epsilon / mu
     # In the far tail both terms are tiny and nearly equal: subtract their logarithms instead.
     log_near, log_far = float(log_ndtr(near)), epsilon + float(log_ndtr(far))
+    left, right = math.exp(log_near), math.exp(min(log_far, 0.0))
     if log_far >= log_near:
-        return 0.0
-    if log_near > -1:
-        return max(0.0, float(ndtr(near)) - math.exp(log_far))
-    return math.exp(log_near) * -math.expm1(log_far - log_near)
+        difference = 0.0
+    elif log_near > -1:
+        difference = max(0.0, float(ndtr(near)) - right)
+    else:
+        difference = left * -math.expm1(log_far - log_near)
+    # What rounding of the arguments and logarithms can hide is added, never left out.
+    rounding = left * (1 + abs(near) * (mu + epsilon / mu)) + right * (1 + far**2 + epsilon)
+    return min(1.0, difference + _ROUNDING * rounding)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -55,9 +62,12 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     # Φ(μ/2 − ε/μ) <= δ at this ε, so the root lies below it.
     high = mu * (mu / 2 - float(ndtri(delta))) + 1e-12
+    while gaussian_delta(mu, high) > delta:
+        high *= 1 + 1e-6
     root: float = brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, high, xtol=1e-14, rtol=1e-14)
+    step = 1e-15
     while gaussian_delta(mu, root) > delta:
-        root = math.nextafter(root, math.inf) * (1 + 1e-15)
+        root, step = root * (1 + step) + 1e-300, 2 * step
     return root
 
 
@@ -76,6 +86,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     root: float = brentq(
         lambda m: gaussian_delta(m, epsilon) - delta, low, high, xtol=1e-300, rtol=1e-13
     )
+    step = 1e-15
     while gaussian_delta(root, epsilon) > delta:
-        root *= 1 - 1e-14
+        root, step = root * (1 - step), 2 * step
     return root

@@ -1,6 +1,8 @@
-"""Bounds on what one row can contribute."""
+"""Bounds on what one row can contribute. Guarantee: docs/proofs/gaussian.md."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +12,18 @@ from halfmask.errors import InputError
 Floats = NDArray[np.float64]
 
 
+def check_clip_norm(clip_norm: float) -> None:
+    """Refuse anything but a finite bound > 0: an infinite one would bound nothing."""
+    if not (math.isfinite(clip_norm) and clip_norm > 0):
+        raise InputError(f"Expected a finite clip_norm > 0, got {clip_norm}.")
+
+
 def clip_weights(norms: Floats, clip_norm: float) -> Floats:
     """The factor in [0, 1] that brings each norm to at most `clip_norm`.
 
     A norm that is NaN or infinite gives 0: such a row contributes exactly nothing.
     """
-    if not clip_norm > 0:
-        raise InputError(f"Expected clip_norm > 0, got {clip_norm}.")
+    check_clip_norm(clip_norm)
     norms = np.asarray(norms, dtype=np.float64)
     finite = np.isfinite(norms)
     safe = np.where(finite & (norms > clip_norm), norms, clip_norm)
@@ -26,8 +33,15 @@ def clip_weights(norms: Floats, clip_norm: float) -> Floats:
 def clip_rows(rows: Floats, norm: float) -> Floats:
     """Each row scaled down to norm at most `norm`; rows with NaN or infinity become zero."""
     rows = np.asarray(rows, dtype=np.float64)
-    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    # A row may overflow in its square although its entries are finite.
-    weights = clip_weights(norms, norm)
-    finite = np.isfinite(norms)
-    return np.where(finite[:, None], rows, 0.0) * weights[:, None]
+    check_clip_norm(norm)
+    finite = np.isfinite(rows).all(axis=1, keepdims=True)
+    rows = np.where(finite, rows, 0.0)
+    # Squares of very large or very small entries leave the range of doubles: scale them first.
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    scaled = rows / np.where(largest > 0, largest, 1.0)[:, None]
+    lengths = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
+    with np.errstate(over="ignore"):
+        inside = largest * lengths <= norm
+    outside = scaled * (norm / np.where(lengths > 0, lengths, 1.0))[:, None]
+    clipped: Floats = np.where(inside[:, None], rows, outside)
+    return clipped

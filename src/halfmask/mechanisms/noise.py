@@ -49,7 +49,7 @@ class SystemNoise:
     description = "CSPRNG seeded by the operating system, Gaussian rounded to a power-of-two grid"
 
     def normal(self, size: int) -> Floats:
-        """Box-Muller on 64-bit uniforms: tails reach 9.4 standard deviations."""
+        """Box-Muller, by pairs; tails reach 13 standard deviations."""
         half = (size + 1) // 2
         out = np.empty((2, half))
         blocks = [out[:, start : start + _BLOCK] for start in range(0, half, _BLOCK)]
@@ -131,7 +131,7 @@ def seed_sequence(unsafe_seed: int, stream: int) -> np.random.SeedSequence:
         raise InputError(f"Expected an integer as unsafe_seed, got {unsafe_seed!r}.")
     if unsafe_seed < 0:
         raise InputError(f"Expected unsafe_seed >= 0, got {unsafe_seed}.")
-    return np.random.SeedSequence([int(unsafe_seed), stream])
+    return np.random.SeedSequence(int(unsafe_seed), spawn_key=(stream,))
 
 
 def noise_source(unsafe_seed: int | None = None) -> NoiseSource:
@@ -149,13 +149,16 @@ def noise_grid(noise_std: float) -> float:
     """The power of two between noise_std·2⁻³³ and noise_std·2⁻³² on which values and noise live."""
     if not (math.isfinite(noise_std) and noise_std > 0):
         raise InputError(f"Expected a finite noise standard deviation > 0, got {noise_std}.")
+    if not 1e-250 < noise_std < 1e250:
+        raise InputError(f"The noise {noise_std:g} leaves the range of numbers: rescale the data.")
     return 2.0 ** (math.frexp(noise_std)[1] - 1 - _GRID_BITS)
 
 
 def add_gaussian(value: Floats, noise_std: float, source: NoiseSource) -> Floats:
     """`value` + N(0, noise_std²), both rounded to `noise_grid(noise_std)` before they are added.
 
-    A value that is not finite is an error: callers clip first.
+    A value that is not finite is an error: callers clip first. Both are whole multiples of the
+    grid, so what comes out is a function of their exact sum alone.
     """
     value = np.asarray(value, dtype=np.float64)
     if not np.isfinite(value).all():

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from halfmask.accounting.events import Contribution, PoissonGaussianEvent
 from halfmask.errors import AccountingError, InputError
-from halfmask.mechanisms.clipping import clip_weights
-from halfmask.mechanisms.noise import add_gaussian
+from halfmask.mechanisms.clipping import check_clip_norm, clip_weights
+from halfmask.mechanisms.noise import add_gaussian, noise_grid
 from halfmask.mechanisms.release import SUM_RESERVE, Releaser, Sensitivity, widened_std
 from halfmask.mechanisms.sampling import Indices, poisson_rows
 
@@ -54,8 +54,10 @@ class PrivateStep:
     ) -> None:
         if rows < 1:
             raise InputError(f"Expected at least one row, got {rows}.")
-        if not clip_norm > 0:
-            raise InputError(f"Expected clip_norm > 0, got {clip_norm}.")
+        check_clip_norm(clip_norm)
+        if not rate > 0:
+            raise InputError(f"Expected a sampling rate in (0, 1], got {rate}.")
+        noise_grid(noise_multiplier * clip_norm)  # refuses what cannot be drawn before charging
         event = PoissonGaussianEvent(
             noise_multiplier=noise_multiplier, rate=rate, steps=steps, contribution=contribution
         )

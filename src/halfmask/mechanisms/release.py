@@ -110,6 +110,7 @@ class Releaser:
         """Up to `count` noisy values, charged once and in full before the first."""
         if count < 1:
             raise InputError(f"Expected count >= 1 releases, got {count}.")
+        noise_grid(noise_std)  # refuses noise that cannot be drawn before anything is charged
         event = GaussianEvent(
             replace=sensitivity.replace / noise_std,
             withhold=sensitivity.withhold / noise_std,
@@ -145,8 +146,16 @@ def widened_std(
 ) -> float:
     """`noise_std` widened so that rounding to the grid and in the sum is paid for.
 
-    Rounding two tables' statistics to the grid moves them apart by at most grid·√size.
+    Rounding two tables' statistics to the grid moves them apart by at most grid·√size; half as
+    much again covers the inner products of the label pair.
+    Guarantee: docs/proofs/floating_point.md.
     """
     least = min(sensitivity.replace, sensitivity.withhold)
-    slack = noise_grid(2 * noise_std) * math.sqrt(max(size, 1)) / least
+    # Widened by less than a half, the noise lives on a grid no coarser than this one.
+    slack = 1.5 * noise_grid(2 * noise_std) * math.sqrt(max(size, 1)) / least
+    if not (reserve >= 0 and reserve + slack < 0.5):
+        raise InputError(
+            f"Noise of {noise_std / least:.1e} times the sensitivity on {size} numbers cannot be "
+            "represented exactly: use less noise or fewer numbers."
+        )
     return noise_std * (1 + reserve + slack)
