@@ -243,7 +243,7 @@ def test_two_parties_at_one_cost_a_person_more():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"steps": 1}, {"memory": 0.0}, {"memory": 1.5}, {"prior_std": 0.0}]
+    "wrong", [{"steps": 1}, {"memory": 0.0}, {"memory": 1.5}, {"prior_reach": 0.0}]
 )
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(InputError):

@@ -28,19 +28,20 @@ from halfmask.vertical.rows import bounded_rows
 
 @dataclass(frozen=True, kw_only=True)
 class NewtonConfig:
-    """Public settings: gradients, the weight of a step one step later, the prior of a
-    coefficient.
+    """Public settings: gradients, the weight of a step one step later, and the prior.
+
+    `prior_reach` is the prior standard deviation of a coefficient times the row norm.
     """
 
     steps: int = 12
     memory: float = 0.8
-    prior_std: float = 0.7
+    prior_reach: float = 2.0
 
     def __post_init__(self) -> None:
         if self.steps < 2:
             raise InputError(f"Expected at least 2 Newton steps, got {self.steps}.")
-        if not (0 < self.memory <= 1 and self.prior_std > 0):
-            raise InputError("Expected memory in (0, 1] and prior_std > 0.")
+        if not (0 < self.memory <= 1 and self.prior_reach > 0):
+            raise InputError("Expected memory in (0, 1] and prior_reach > 0.")
 
     @property
     def releases(self) -> int:
@@ -137,6 +138,7 @@ def noisy_newton(
     seen = np.zeros(columns)
     evidence = np.zeros(columns)
     noise = std * rows.gradient_replace
+    prior = (rows.row_norm / config.prior_reach) ** 2
     for step in range(config.steps):
         p = expit(block @ w)
         if step == 1:
@@ -149,7 +151,7 @@ def noisy_newton(
         inner = values * (values * (vectors.T @ w) - vectors.T @ gradient) / noise**2
         seen = config.memory * seen + inner
         evidence = config.memory * evidence + (values / noise) ** 2
-        w = vectors @ (seen / (evidence + config.prior_std**-2))
+        w = vectors @ (seen / (evidence + prior))
     return np.asarray(w, dtype=np.float64)
 
 
