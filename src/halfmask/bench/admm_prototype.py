@@ -1,8 +1,8 @@
 """A copy of the prototype that A describes, kept to be measured against.
 
-A, section 5: "We apply L-BFGS-B algorithm to do the x update in (7) and entry-wise optimization for z
-in (9)", both from scipy. The gradient of the x step is given to the optimiser, which A does not say
-and which only helps the prototype. Algorithm 1, logistic loss, ℓ2 regulariser, no noise.
+A, section 5: "We apply L-BFGS-B algorithm to do the x update in (7) and entry-wise optimization
+for z in (9)", both from scipy. The gradient of the x step is given to the optimiser, which A does
+not say and which only helps the prototype. Algorithm 1, logistic loss, ℓ2 regulariser, no noise.
 """
 
 from __future__ import annotations
