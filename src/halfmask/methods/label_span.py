@@ -152,7 +152,8 @@ def budget_shares(n: int, config: LabelSpanConfig) -> tuple[Floats, float]:
         return np.full(config.passes, 1 / config.passes), float(config.passes)
     steps = n * config.passes
     # A step is a j-th use for n·P(Bin(steps, 1/n) >= j) of all steps.
-    frequency = binom.sf(np.arange(steps), steps, 1 / n) / config.passes
+    most = min(steps, config.passes + 12 * math.isqrt(config.passes) + 40)
+    frequency = binom.sf(np.arange(most), steps, 1 / n) / config.passes
     roots = np.sqrt(frequency[frequency > _RARE])
     return roots / roots.sum(), float(roots.sum() ** 2)
 

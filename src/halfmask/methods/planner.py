@@ -1,0 +1,279 @@
+"""What to expect before any data is touched: method, noise, steps, error, and rows that are needed.
+
+Errors are bounds on the excess empirical risk (see methods.bounds) for rows of norm at most 1,
+their constant included, and coefficients in the unit ball: a scale on which problems can be
+compared. The method comes from the same rule that training uses.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from halfmask.accounting.events import Contribution
+from halfmask.accounting.gaussian import check_delta, check_epsilon, gaussian_mu
+from halfmask.accounting.relations import Relation, check_relation
+from halfmask.errors import InputError
+from halfmask.losses import Loss, Softmax, default_loss, loss_named
+from halfmask.methods import bounds
+from halfmask.methods.auto import Problem, choose
+from halfmask.methods.label_span import LabelSpanConfig, budget_shares
+
+METHODS = ("auto", "one-shot", "gd", "sgd", "dp-sgd", "label-span")
+_RADIUS = 1.0
+_MOST_STEPS = 100_000
+_MOST_SAMPLED_STEPS = 400
+_LEAST_BATCH = 1024
+_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """The public facts of a training run; `columns` counts encoded features, `public` of them."""
+
+    rows: int
+    columns: int
+    epsilon: float
+    delta: float
+    relation: Relation = "replace"
+    classes: int = 2
+    public: int = 0
+    label_private: bool = True
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        check_delta(self.delta)
+        check_relation(self.relation)
+        if self.rows < 1:
+            raise InputError(f"Expected at least one row, got {self.rows}.")
+        if self.columns < 1:
+            raise InputError(f"Expected at least one column, got {self.columns}.")
+        if not 0 <= self.public <= self.columns:
+            raise InputError(
+                f"Expected between 0 and {self.columns} public columns, got {self.public}."
+            )
+        if self.classes < 0 or self.classes == 1:
+            raise InputError(
+                f"Expected 2 classes or more, or 0 for a number to predict, got {self.classes}."
+            )
+
+    @property
+    def loss(self) -> Loss:
+        """The loss that methods use by default."""
+        return loss_named(default_loss(self.classes), classes=self.classes)
+
+    @property
+    def parameters(self) -> int:
+        """Coefficients of a linear model, the constants included."""
+        return self.loss.outputs * (self.columns + 1)
+
+    @property
+    def labels_only(self) -> bool:
+        """Whether nothing but the label is private."""
+        return self.label_private and self.public == self.columns
+
+    @property
+    def gradient_bound(self) -> float:
+        """The longest gradient of a row of norm 1 in the unit ball."""
+        return self.loss.slope_bound(_RADIUS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The answer; `noise_multiplier` is noise std over the longest contribution of a row."""
+
+    method: str
+    reason: str
+    noise_multiplier: float
+    steps: int
+    rate: float
+    error_bound: float
+    target_error: float
+    rows_needed: int
+    table: tuple[dict[str, float | int], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain data."""
+        return {**asdict(self), "table": list(self.table)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a method would do with so many rows, and the bound on its error."""
+
+    noise_multiplier: float
+    steps: int
+    rate: float
+    error: float
+
+
+def plan(task: Task, *, target_error: float = 0.01, method: str = "auto") -> Plan:
+    """Choose a method for `task` and say what it needs and reaches."""
+    if not (math.isfinite(target_error) and target_error > 0):
+        raise InputError(f"Expected a target error > 0, got {target_error}.")
+    name, reason = _method(task, method)
+    run = expected_run(task, name)
+
+    def error(rows: int, epsilon: float) -> float:
+        return expected_run(replace(task, rows=rows, epsilon=epsilon), name, like=task).error
+
+    budgets = [task.epsilon * factor for factor in _FACTORS]
+    sizes = [max(1, round(task.rows * factor)) for factor in _FACTORS]
+    return Plan(
+        method=name,
+        reason=reason,
+        noise_multiplier=run.noise_multiplier,
+        steps=run.steps,
+        rate=run.rate,
+        error_bound=run.error,
+        target_error=target_error,
+        rows_needed=bounds.rows_for_error(lambda n: error(n, task.epsilon), target_error),
+        table=tuple(
+            {"rows": n, "epsilon": epsilon, "error_bound": error(n, epsilon)}
+            for epsilon in budgets
+            for n in sizes
+        ),
+    )
+
+
+def expected_run(task: Task, method: str, *, like: Task | None = None) -> Run:
+    """Noise, steps and the bound of `method`; sampled methods keep the rate and steps of `like`."""
+    if method in ("one-shot", "label-span"):
+        run = _of_labels(task, method)
+    elif method == "gd":
+        run = _of_whole_batches(task)
+    else:
+        run = _of_sampled_batches(task, method, like or task)
+    # Nothing in the ball is further than this from the best of it.
+    return replace(run, error=min(run.error, 2 * _RADIUS * task.gradient_bound))
+
+
+def _method(task: Task, asked: str) -> tuple[str, str]:
+    if asked not in METHODS:
+        raise InputError(f"Unknown method {asked!r}: expected one of {', '.join(METHODS)}.")
+    if asked == "auto":
+        choice = choose(
+            Problem(
+                rows=task.rows,
+                public_features=task.public,
+                private_features=task.columns - task.public,
+                label_private=task.label_private,
+                task="classification" if task.classes else "regression",
+                classes=task.classes,
+                epsilon=task.epsilon,
+                delta=task.delta,
+            )
+        )
+        return choice.method, choice.reason
+    if asked in ("one-shot", "label-span") and not task.labels_only:
+        raise InputError(
+            f"The error of {asked!r} has a closed form only where the label alone is private: "
+            f"pass --public {task.columns}, or plan for gd."
+        )
+    return asked, "asked for by name"
+
+
+def _of_labels(task: Task, method: str) -> Run:
+    apart, longest = task.loss.fixed_bounds()
+    moved = apart if task.relation == "replace" else longest
+    std = moved / gaussian_mu(task.epsilon, task.delta)
+    if method == "one-shot":
+        error = bounds.excess_of_one_release(
+            radius=_RADIUS, parameters=task.parameters, noise_std=std, rows=task.rows
+        )
+        return Run(noise_multiplier=std, steps=1, rate=1.0, error=error)
+    _, overhead = budget_shares(task.rows, LabelSpanConfig(order="uniform"))
+    error = bounds.excess_of_label_span(
+        radius=_RADIUS,
+        row_norm=1.0,
+        slope_bound=task.gradient_bound,
+        directions=max(1, task.loss.outputs - 1),
+        noise_std=std,
+        overhead=overhead,
+        steps=task.rows,
+    )
+    return Run(noise_multiplier=std, steps=task.rows, rate=1 / task.rows, error=error)
+
+
+def _of_whole_batches(task: Task) -> Run:
+    """Noisy gradient descent on all rows, its noise exact."""
+    clip = task.gradient_bound
+    moved = (2 if task.relation == "replace" else 1) * clip
+    per_step = moved / (task.rows * gaussian_mu(task.epsilon, task.delta))
+    steps, learning_rate = _schedule(task, per_step)
+    std = per_step * math.sqrt(steps)
+    error = bounds.excess_if_smooth(
+        distance=_RADIUS,
+        steps=steps,
+        learning_rate=learning_rate,
+        smoothness=task.loss.smoothness,
+        variance=task.parameters * std**2,
+    )
+    return Run(noise_multiplier=std * task.rows / clip, steps=steps, rate=1.0, error=error)
+
+
+def _of_sampled_batches(task: Task, method: str, like: Task) -> Run:
+    """Algorithm 1, or DP-SGD: noise from the accountant, the variance of both batches added."""
+    split = method == "sgd" and task.labels_only
+    longest = task.loss.fixed_bounds()[1]
+    orthogonal = split and isinstance(task.loss, Softmax) and task.relation == "replace"
+    clip = 1.0 if orthogonal else longest if split else task.gradient_bound
+    rate = min(1.0, max(_LEAST_BATCH, 4 * math.isqrt(like.rows)) / like.rows)
+    pair = 2.0 if task.relation == "replace" else 1.0
+    guess = pair * clip / (like.rows * gaussian_mu(like.epsilon, like.delta))
+    steps = min(_schedule(like, guess)[0], _MOST_SAMPLED_STEPS)
+    noise = _calibrated(
+        task.epsilon, task.delta, rate, steps, task.relation, "label" if orthogonal else "general"
+    )
+    std = bounds.noise_on_mean(noise_multiplier=noise, clip_norm=clip, rate=rate, rows=task.rows)
+    variance = task.parameters * std**2 + bounds.sampling_variance(
+        private_lipschitz=clip,
+        rate=rate,
+        rows=task.rows,
+        public_lipschitz=longest if split else 0.0,
+        public_batch=max(1, math.ceil(4 * rate * task.rows)),
+    )
+    # The best step for this many steps and this variance, within what smoothness allows.
+    learning_rate = min(1 / (2 * task.loss.smoothness), _RADIUS / math.sqrt(2 * steps * variance))
+    error = bounds.excess_if_smooth(
+        distance=_RADIUS,
+        steps=steps,
+        learning_rate=learning_rate,
+        smoothness=task.loss.smoothness,
+        variance=variance,
+    )
+    return Run(noise_multiplier=noise, steps=steps, rate=rate, error=error)
+
+
+def _schedule(task: Task, per_step: float) -> tuple[int, float]:
+    """Steps and learning rate that balance distance and noise; `per_step` is the noise at T = 1.
+
+    Only the product s of both matters once the rate is at most half of 1/smoothness:
+    R²/(2s) + s·d·σ₁² is least at s = R/(σ₁√(2d)).
+    """
+    product = _RADIUS / (per_step * math.sqrt(2 * task.parameters))
+    steps = min(max(1, math.ceil(2 * task.loss.smoothness * product)), _MOST_STEPS)
+    return steps, min(product / steps, 1 / (2 * task.loss.smoothness))
+
+
+@lru_cache(maxsize=64)
+def _calibrated(
+    epsilon: float,
+    delta: float,
+    rate: float,
+    steps: int,
+    relation: Relation,
+    contribution: Contribution,
+) -> float:
+    from halfmask.accounting.calibrate import noise_multiplier
+
+    return noise_multiplier(
+        epsilon=epsilon,
+        delta=delta,
+        rate=rate,
+        steps=steps,
+        relation=relation,
+        contribution=contribution,
+    )
