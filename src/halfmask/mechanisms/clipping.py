@@ -27,7 +27,9 @@ def clip_weights(norms: Floats, clip_norm: float) -> Floats:
     norms = np.asarray(norms, dtype=np.float64)
     finite = np.isfinite(norms)
     safe = np.where(finite & (norms > clip_norm), norms, clip_norm)
-    return np.where(finite, clip_norm / safe, 0.0)
+    weights = np.where(finite, clip_norm / safe, 0.0)
+    # A subnormal factor has lost digits and could leave the row too long.
+    return np.where(weights >= np.finfo(np.float64).tiny, weights, 0.0)
 
 
 def clip_rows(rows: Floats, norm: float) -> Floats:

@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 _GRID_BITS = 32
 # Pairs of normals made at a time: their temporaries stay in the cache.
 _BLOCK = 1 << 14
+_SMALL = np.uint64(1 << 44)
 
 
 class NoiseSource(Protocol):
@@ -63,9 +64,24 @@ class SystemNoise:
         return normals
 
     def uniform(self, size: int) -> Floats:
-        """(k + ½)/2⁶⁴ for a uniform 64-bit k, rounded to the nearest double."""
-        bits = np.frombuffer(ssl.RAND_bytes(8 * size), dtype=np.uint64)
-        return (bits.astype(np.float64) + 0.5) * 2.0**-64
+        """Uniforms in (0, 1], with no fewer digits near zero than elsewhere."""
+        return _uniforms(np.frombuffer(ssl.RAND_bytes(8 * size), dtype=np.uint64))
+
+
+def _uniforms(bits: NDArray[np.uint64]) -> Floats:
+    """(k + ½)/2⁶⁴ for each 64-bit k, rounded to the nearest double; small ones get 64 bits more.
+
+    On multiples of 2⁻⁶⁴ alone a radius beyond 7 standard deviations would come from so few values
+    that a released pair could be told from its neighbour's.
+    """
+    values = bits.astype(np.float64)
+    values += 0.5
+    small = np.flatnonzero(bits < _SMALL)
+    if len(small):
+        more = np.frombuffer(ssl.RAND_bytes(8 * len(small)), dtype=np.uint64)
+        values[small] = bits[small] + (more.astype(np.float64) + 0.5) * 2.0**-64
+    values *= 2.0**-64
+    return values
 
 
 def _fill_normal(out: Floats) -> None:
@@ -77,9 +93,7 @@ def _fill_normal(out: Floats) -> None:
     """
     cosine, sine = out
     bits = np.frombuffer(ssl.RAND_bytes(16 * cosine.size), dtype=np.int64)
-    radius = bits[: cosine.size].view(np.uint64).astype(np.float64)
-    radius += 0.5
-    radius *= 2.0**-64
+    radius = _uniforms(bits[: cosine.size].view(np.uint64))
     np.log(radius, out=radius)
     radius *= -2.0
     np.sqrt(radius, out=radius)
@@ -164,9 +178,12 @@ def add_gaussian(value: Floats, noise_std: float, source: NoiseSource) -> Floats
     if not np.isfinite(value).all():
         raise InputError("A statistic is not finite: clip rows before summing them.")
     grid = noise_grid(noise_std)
+    with np.errstate(over="ignore"):
+        released = np.rint(value / grid)
+    if not np.isfinite(released).all():
+        raise InputError("A statistic is too large for its noise: clip rows before summing them.")
     noise = source.normal(value.size)
     noise *= noise_std / grid
-    released = np.rint(value / grid)
     released += np.rint(noise, out=noise).reshape(value.shape)
     released *= grid
     return released
