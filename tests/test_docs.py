@@ -1,0 +1,162 @@
+"""Every command and code block of README and docs is run; every link leads somewhere.
+
+How blocks are written is explained in CONTRIBUTING.md, under "Tests".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.csv
+import pytest
+
+from halfmask.datasets import load_adult
+from halfmask.schema import Schema
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+RUN = ("python", "sh")
+SHOWN = ("text", "toml", "json", "csv", "yaml")
+COLUMNS = [
+    "age",
+    "education",
+    "occupation",
+    "hours-per-week",
+    "marital-status",
+    "capital-gain",
+    "income",
+]
+_FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```\s*$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_EDIT = re.compile(r"^# edit (?P<file>[\w.-]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its title and its text."""
+
+    line: int
+    language: str
+    title: str | None
+    body: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in _FENCE.finditer(text):
+        language, _, rest = match["info"].strip().partition(" ")
+        title = re.search(r'title="([^"]+)"', rest)
+        line = text.count("\n", 0, match.start()) + 1
+        found.append(Block(line, language, title[1] if title else None, match["body"]))
+    return found
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def needs_running(page: Path) -> bool:
+    return any(block.language in RUN for block in blocks(page))
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that pages speak of: rows of the embedded census, and the filled-in schema."""
+    folder = tmp_path_factory.mktemp("prepared")
+    train, test, schema = load_adult()
+    for name, rows in (("people.csv", train.slice(0, 3000)), ("test.csv", test.slice(0, 1000))):
+        pyarrow.csv.write_csv(rows.select(COLUMNS), folder / name)
+    pyarrow.csv.write_csv(test.slice(1000, 200).select(COLUMNS[:-1]), folder / "new.csv")
+    kept = tuple(column for column in schema.columns if column.name in COLUMNS)
+    filled = folder / "filled"
+    filled.mkdir()
+    text = Schema(schema.label, kept).to_toml()
+    (filled / "people.toml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def run_shell(block: Block, folder: Path, prepared: Path) -> None:
+    """`bash -e`; where the reader is told to edit a file, the filled-in one takes its place."""
+    script = _EDIT.sub(rf'cp "{prepared}/filled/\g<file>" \g<file>', block.body)
+    paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", script],
+        cwd=folder,
+        env={**os.environ, "PATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"line {block.line}: {done.stderr}"
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if needs_running(p)], ids=name_of)
+def test_blocks_run(
+    page: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in prepared.glob("*.csv"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "page"}
+    for block in blocks(page):
+        if block.title is not None:
+            (tmp_path / block.title).write_text(block.body, encoding="utf-8")
+        elif block.language == "python":
+            code = compile("\n" * block.line + block.body, str(page), "exec")
+            exec(code, names)
+        elif block.language == "sh":
+            run_shell(block, tmp_path, prepared)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    for block in blocks(page):
+        assert block.language in (*RUN, *SHOWN), (
+            f"{name_of(page)}, line {block.line}: write one of {', '.join((*RUN, *SHOWN))} "
+            "after the opening fence"
+        )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_schemas_shown_are_valid(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "toml" and "[label]" in block.body:
+            Schema.from_dict(tomllib.loads(block.body))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    for match in _LINK.finditer(text):
+        target = match["target"].split("#")[0]
+        if target and "://" not in target and not target.startswith("mailto:"):
+            assert (page.parent / target).exists(), f"{name_of(page)}: {match['target']}"
+
+
+def test_every_guarantee_named_in_code_is_written() -> None:
+    named = {
+        proof
+        for source in (ROOT / "src").rglob("*.py")
+        for proof in re.findall(r"docs/proofs/[a-z_0-9]+\.md", source.read_text(encoding="utf-8"))
+    }
+    assert named
+    missing = sorted(proof for proof in named if not (ROOT / proof).is_file())
+    assert missing == []
+
+
+def test_the_reader_of_pages_sees_fences_and_titles(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text('a\n```toml title="x.toml"\nb = 1\n```\n```sh\nfalse\n```\n', encoding="utf-8")
+    first, second = blocks(page)
+    assert (first.language, first.title, first.body) == ("toml", "x.toml", "b = 1\n")
+    assert (second.line, second.language) == (5, "sh")
+    with pytest.raises(AssertionError, match="line 5"):
+        run_shell(second, tmp_path, tmp_path)
