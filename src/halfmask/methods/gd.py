@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.errors import InputError
 from halfmask.losses import Loss, clip_slopes, default_loss, in_ball, loss_named
-from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
+from halfmask.mechanisms.release import Releaser
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.gd_sensitivity import (
     BlockMoves,
@@ -32,7 +32,6 @@ from halfmask.methods.unit_rows import UnitRows, unit_rows
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
-Regulariser = Callable[[Floats, Floats, Floats], tuple[Floats, Floats]]
 Aggregate = Literal["last", "average", "tail"]
 
 # Relative reserve for the rounding of calibrated noise, far below anything a user can see.
@@ -71,6 +70,18 @@ class GdConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PublicPenalty:
+    """A public regulariser ℓ_reg(f(D), θ): it sees the public block and the weights, nothing else.
+
+    `gradient(public, coef, intercept)` returns its derivatives by coef and intercept; `smoothness`
+    bounds how fast they change with the weights.
+    """
+
+    gradient: Callable[[Floats, Floats, Floats], tuple[Floats, Floats]]
+    smoothness: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The schedule: public, and fixed before the first release."""
 
@@ -80,9 +91,9 @@ class Plan:
     radius: float
 
     @classmethod
-    def of(cls, config: GdConfig, loss: Loss, *, time: float, weights: int) -> Plan:
+    def of(cls, config: GdConfig, *, smoothness: float, time: float, weights: int) -> Plan:
         """Descend for `time` = step size x steps / (1 − momentum), in at most `config.steps`."""
-        longest = 1 / loss.smoothness
+        longest = 1 / smoothness
         needed = max(1, math.ceil(time / longest))
         radius = config.radius * math.sqrt(weights)
         if needed <= config.steps:
@@ -101,13 +112,9 @@ def fit_gd(
     delta: float,
     loss: str | None = None,
     config: GdConfig | None = None,
-    regulariser: Regulariser | None = None,
+    penalty: PublicPenalty | None = None,
 ) -> LinearFit:
-    """Fit under (epsilon, delta). Guarantee: docs/proofs/gd.md.
-
-    `regulariser(public, coef, intercept)` returns the gradient of a public penalty ℓ_reg(f(D), θ)
-    by coef and intercept; it sees nothing private.
-    """
+    """Fit under (epsilon, delta). Guarantee: docs/proofs/gd.md."""
     config = config or GdConfig()
     classes = 0 if table.classes is None else len(table.classes)
     chosen = loss_named(loss or default_loss(classes), classes=classes)
@@ -118,15 +125,17 @@ def fit_gd(
         raise InputError("The table has no rows: there is nothing to fit.")
     rows = unit_rows(table, precondition=config.precondition)
     mu = gaussian_mu(epsilon, delta) * (1 - _ROUNDING)
-    descent = _Descent(rows, targets, chosen, config, table.label_private, releaser, mu)
-    penalty = None if regulariser is None else _penalty(table, rows, regulariser)
-    theta = descent.run(penalty)
+    extra = 0.0 if penalty is None else penalty.smoothness * rows.stretch**2
+    descent = Descent(
+        rows, targets, chosen, config, table.label_private, releaser, mu, extra_smoothness=extra
+    )
+    theta = descent.run(None if penalty is None else _by_theta(table, rows, penalty))
     coef, intercept = rows.unfold(theta)
     coef, intercept = _in_label_units(table, chosen, coef, intercept)
     return LinearFit(coef=coef, intercept=intercept, details=descent.details)
 
 
-class _Descent:
+class Descent:
     """One run: picks the one bound that applies, charges it in full, then descends."""
 
     def __init__(
@@ -138,6 +147,8 @@ class _Descent:
         label_private: bool,
         releaser: Releaser,
         mu: float,
+        *,
+        extra_smoothness: float = 0.0,
     ) -> None:
         self._rows, self._targets, self._loss, self._config = rows, targets, loss, config
         self._moves: BlockMoves | None = None
@@ -158,41 +169,54 @@ class _Descent:
                 bounds=rows.bounds, loss=loss, clip=self._clip, relation=releaser.relation
             )
             sensitivity, reach = self._moves.sensitivity(), self._moves.together()
-        self.plan = Plan.of(config, loss, time=self._time(mu, reach), weights=weights)
+        self.plan = Plan.of(
+            config,
+            smoothness=loss.smoothness + config.ridge + extra_smoothness,
+            time=self._time(mu, reach),
+            weights=weights,
+        )
         count = 1 if self._once else self.plan.steps
         noise_std = math.sqrt(count) * sensitivity.under(releaser.relation) / mu
         self._series = releaser.gaussian_series(
             sensitivity=sensitivity, noise_std=noise_std, count=count, what=what
         )
-        self._fixed = self._release_once(self._series) if self._once else None
-        self.details = self._public_facts(sensitivity, noise_std, count)
+        self.sensitivity = sensitivity
+        self._fixed: Floats | None = None
+        self.details = self._public_facts(noise_std, count)
 
     def _time(self, mu: float, reach: float) -> float:
         """How long to descend until noise alone moves a score by `spread`."""
         outputs = self._loss.outputs
-        spread = self._config.spread or (1.5 if self._loss.one_sided else 0.5)
+        spread = self._config.spread or (1.5 if self._loss.one_sided else 0.15)
         # Scores of several outputs are compared by their differences.
         return spread * mu * self._rows.n / (reach * (math.sqrt(2) if outputs > 1 else 1.0))
 
-    def _release_once(self, series: GaussianSeries) -> Floats:
-        fixed = self._loss.fixed_slope(self._targets)
-        return series.release(self._rows.gradient_sum(fixed))
+    def statistic(self, theta: Floats) -> tuple[Floats, Floats]:
+        """What is about to be released at `theta`, and the factors by which it was scaled.
 
-    def _gradient(self, theta: Floats) -> Floats:
-        """The noisy mean gradient at `theta`."""
+        Between neighbours it moves by at most `sensitivity`, whatever `theta` is.
+        """
         rows, loss = self._rows, self._loss
-        scores = rows.scores(theta)
-        if self._fixed is not None:
-            return (rows.gradient_sum(loss.free_slope(scores)) + self._fixed) / rows.n
-        slopes = clip_slopes(loss.slope(scores, self._targets), self._clip)
+        if self._once:
+            return rows.gradient_sum(loss.fixed_slope(self._targets)), np.ones((rows.d, 1))
+        slopes = clip_slopes(loss.slope(rows.scores(theta), self._targets), self._clip)
         exact = rows.gradient_sum(slopes)
         if self._moves is None:
-            return self._series.release(exact) / rows.n
+            return exact, np.ones((rows.d, 1))
         first = rows.public_columns
         sizes = (first * loss.outputs, (rows.d - first) * loss.outputs)
         scales = self._moves.scales(spectral_norm(theta[first:].T), sizes)
         factors = np.repeat(scales, (first, rows.d - first))[:, None]
-        released: Floats = self._series.release(exact * factors) / factors
+        return exact * factors, factors
+
+    def _gradient(self, theta: Floats) -> Floats:
+        """The noisy mean gradient at `theta`."""
+        rows = self._rows
+        if self._fixed is not None:
+            free = self._loss.free_slope(rows.scores(theta))
+            return (rows.gradient_sum(free) + self._fixed) / rows.n
+        value, factors = self.statistic(theta)
+        released: Floats = self._series.release(value) / factors
         return released / rows.n
 
     def run(self, penalty: Callable[[Floats], Floats] | None) -> Floats:
@@ -202,6 +226,8 @@ class _Descent:
         first = start[self._config.aggregate]
         theta = np.zeros((self._rows.d, self._loss.outputs))
         point, total = theta, np.zeros_like(theta)
+        if self._once:
+            self._fixed = self._series.release(self.statistic(theta)[0])
         for step in range(plan.steps):
             gradient = self._gradient(point) + ridge * point
             if penalty is not None:
@@ -213,9 +239,7 @@ class _Descent:
                 total += theta
         return total / (plan.steps - first)
 
-    def _public_facts(
-        self, sensitivity: Sensitivity, noise_std: float, count: int
-    ) -> dict[str, Any]:
+    def _public_facts(self, noise_std: float, count: int) -> dict[str, Any]:
         return {
             "loss": type(self._loss).__name__,
             "steps": self.plan.steps,
@@ -226,7 +250,7 @@ class _Descent:
             "clip": self._clip,
             "aggregate": self._config.aggregate,
             "noise_std": noise_std,
-            "sensitivity": {"replace": sensitivity.replace, "withhold": sensitivity.withhold},
+            "sensitivity": asdict(self.sensitivity),
         }
 
 
@@ -265,14 +289,11 @@ def _in_label_units(
     return coef, intercept
 
 
-def _penalty(table: Table, rows: UnitRows, regulariser: Regulariser) -> Callable[[Floats], Floats]:
-    """The public penalty's gradient by θ, through the chain rule of `unfold`."""
+def _by_theta(table: Table, rows: UnitRows, penalty: PublicPenalty) -> Callable[[Floats], Floats]:
+    """The penalty's gradient by θ."""
 
     def gradient(theta: Floats) -> Floats:
-        by_coef, by_intercept = regulariser(table.public, *rows.unfold(theta))
-        parts = (np.asarray(by_coef) * rows.scale).T
-        if rows.constant > 0:
-            parts = np.vstack([np.asarray(by_intercept)[None, :] * rows.constant, parts])
-        return parts
+        by_coef, by_intercept = penalty.gradient(table.public, *rows.unfold(theta))
+        return rows.fold_gradient(np.asarray(by_coef), np.asarray(by_intercept))
 
     return gradient

@@ -1,8 +1,7 @@
 """Rows of a table as one matrix whose rows have norm at most 1, known before a value is seen.
 
 Private features keep the scale of their declaration. Public ones may be looked at: each is scaled
-by a power of its mean square (preconditioning, which is free), and rows that become long are
-weighed down.
+and centred (preconditioning, which is free), and rows that stay long are weighed down.
 """
 
 from __future__ import annotations
@@ -25,18 +24,21 @@ Floats = NDArray[np.float64]
 _SPARSE = 0.25
 # The constant's least share of a row's squared norm, one-hot columns counted in.
 _CONSTANT = 0.25
+# Public rows beyond this quantile of norms are weighed down to it.
+_LONG = 0.6
 # Up to this private share of a row's squared norm, public features are preconditioned.
 _MOSTLY_PUBLIC = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnitRows:
-    """weights · (constant, public, private) · scale, as a dense or sparse matrix.
+    """((constant, public, private) − centre) · scale, row by row, as a dense or sparse matrix.
 
     `row_weights` (in (0, 1], public) multiply a row's gradient; `scale` makes features columns.
     """
 
     matrix: Any
+    centre: Floats
     scale: Floats
     constant: float
     public_size: int
@@ -60,45 +62,65 @@ class UnitRows:
 
     def scores(self, theta: Floats) -> Floats:
         """One column of scores per output."""
-        found: Floats = np.asarray(self.matrix @ theta)
+        found: Floats = np.asarray(self.matrix @ theta) - self.centre @ theta
         return found
 
     def gradient_sum(self, slopes: Floats) -> Floats:
         """The sum of slope ⊗ row over all rows, as columns x outputs."""
-        found: Floats = np.asarray(self.matrix.T @ (slopes * self.row_weights[:, None]))
-        return found
+        weighted = slopes * self.row_weights[:, None]
+        found: Floats = np.asarray(self.matrix.T @ weighted)
+        return found - np.outer(self.centre, weighted.sum(axis=0))
 
     def unfold(self, theta: Floats) -> tuple[Floats, Floats]:
         """Coefficients (outputs x features) and intercepts for rows as they are in the table."""
         first = int(self.constant > 0)
         coef = (theta[first:] * self.scale[:, None]).T
         intercept = theta[0] * self.constant if first else np.zeros(theta.shape[1])
+        intercept = intercept - self.centre @ theta
         return np.ascontiguousarray(coef), intercept
+
+    @property
+    def stretch(self) -> float:
+        """A bound on how much longer coefficients and intercept are than the θ they come from."""
+        slopes = float(np.abs(self.scale).max(initial=0.0))
+        return float(np.sqrt(slopes**2 + self.constant**2 + self.centre @ self.centre))
+
+    def fold_gradient(self, by_coef: Floats, by_intercept: Floats) -> Floats:
+        """A gradient by coefficients and intercepts as one by θ: the chain rule of `unfold`."""
+        parts = (by_coef * self.scale).T
+        if self.constant > 0:
+            parts = np.vstack([by_intercept[None, :] * self.constant, parts])
+        folded: Floats = parts - np.outer(self.centre, by_intercept)
+        return folded
 
 
 def unit_rows(table: Table, *, precondition: float) -> UnitRows:
     """The rows of `table`; what is read of private values is nothing but the rows themselves."""
-    public, public_scale, row_weights, public_norm = _public_block(table, precondition)
     private_norm = table.private_norm if table.private.shape[1] else 0.0
+    public = _public_block(table, private_norm, precondition)
     non_negative = _non_negative(table)
     private = _bounded(table.private, private_norm, non_negative)
-    squared = public_norm**2 + private_norm**2
-    missing = _CONSTANT * squared - _one_hot_columns(table)
+    squared = public.norm**2 + private_norm**2
+    missing = _CONSTANT * squared - _private_one_hot_columns(table)
     constant = float(np.sqrt(max(missing, 0.0)))
     length = float(np.sqrt(squared + constant**2)) or 1.0
-    blocks = [np.full((len(public), 1), constant)] if constant else []
-    whole = np.hstack([*blocks, public, private]) / length
+    blocks = [np.full((len(private), 1), constant)] if constant else []
+    whole = np.hstack([*blocks, table.public * public.scale, private]) / length
     matrix: Any = whole
     if np.count_nonzero(whole) < _SPARSE * whole.size:
         matrix = sparse.csr_array(whole)
+    private_size = private.shape[1]
     return UnitRows(
         matrix=matrix,
-        scale=np.concatenate([public_scale, np.ones(private.shape[1])]) / length,
+        centre=np.concatenate(
+            [np.zeros(len(blocks)), public.centre * public.scale / length, np.zeros(private_size)]
+        ),
+        scale=np.concatenate([public.scale, np.ones(private_size)]) / length,
         constant=constant / length,
-        public_size=public.shape[1],
-        row_weights=row_weights,
+        public_size=table.public.shape[1],
+        row_weights=public.row_weights,
         bounds=RowBounds(
-            public=float(np.hypot(public_norm, constant)) / length,
+            public=float(np.hypot(public.norm, constant)) / length,
             private=private_norm / length,
             non_negative=non_negative,
             rows_per_unit=table.max_rows,
@@ -106,29 +128,41 @@ def unit_rows(table: Table, *, precondition: float) -> UnitRows:
     )
 
 
-def _public_block(table: Table, power: float) -> tuple[Floats, Floats, Floats, float]:
-    """Scaled public features, their scale, row weights, and the norm weighted rows keep to."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Public:
+    """(public − centre) · scale, whose rows times `row_weights` have norm at most `norm`."""
+
+    centre: Floats
+    scale: Floats
+    row_weights: Floats
+    norm: float
+
+
+def _public_block(table: Table, private_norm: float, power: float) -> _Public:
+    """Centred and scaled by public values: a centred level is short where it is common."""
     block = table.public
     n, width = block.shape
-    if width == 0 or n == 0 or table.public_norm == 0:
-        return block, np.ones(width), np.ones(n), 0.0
-    # A feature of a function f has any size; an encoded one has that of its declaration.
-    target = table.public_norm if table.schema is not None else max(table.private_norm, 1.0)
-    private_norm = table.private_norm if table.private.shape[1] else 0.0
-    if table.schema is not None and private_norm**2 > _MOSTLY_PUBLIC * (
-        target**2 + private_norm**2
-    ):
-        # What is gained on public features would be lost on private ones, whose share shrinks.
-        return block, np.ones(width), np.ones(n), target
-    mean_square = np.einsum("ij,ij->j", block, block) / n
-    # A level seen in fewer rows than this says nothing that survives any noise.
-    floor = max(1e-3 * float(mean_square.max()), np.finfo(float).tiny)
-    scale = np.maximum(mean_square, floor) ** -power
-    norms = np.sqrt(np.einsum("ij,j->i", block**2, scale**2))
-    typical = float(np.median(norms)) or 1.0
-    scale *= target / typical
-    weights = np.minimum(1.0, typical / np.maximum(norms, np.finfo(float).tiny))
-    return block * scale, scale, weights, target
+    if width == 0 or n == 0:
+        empty = np.zeros(width)
+        return _Public(centre=empty, scale=empty + 1, row_weights=np.ones(n), norm=0.0)
+    centre = block.mean(axis=0)
+    mean_square = np.maximum(np.einsum("ij,ij->j", block, block) / n - centre**2, 0.0)
+    total = float(mean_square.sum())
+    scale = np.ones(width)
+    mostly_public = private_norm**2 <= _MOSTLY_PUBLIC * (table.public_norm**2 + private_norm**2)
+    if total > 0 and (mostly_public or table.schema is None):
+        # A feature that hardly varies says nothing that survives any noise.
+        scale = np.maximum(mean_square, 1e-3 * float(mean_square.max())) ** -power
+        scale *= np.sqrt(total / float(mean_square @ scale**2))
+    if table.schema is None and total > 0:
+        # A feature of a function f has any size; bring it to that of the private row.
+        scale *= max(private_norm, 1.0) / np.sqrt(total)
+    squares = np.einsum("ij,ij,j->i", block, block, scale**2)
+    squares += float(centre**2 @ scale**2) - 2 * (block @ (centre * scale**2))
+    norms = np.sqrt(np.maximum(squares, 0.0))
+    long = float(np.quantile(norms, _LONG))
+    weights = np.minimum(1.0, long / np.maximum(norms, np.finfo(float).tiny))
+    return _Public(centre=centre, scale=scale, row_weights=weights, norm=long)
 
 
 def _bounded(private: Floats, norm: float, non_negative: bool) -> Floats:
@@ -142,13 +176,14 @@ def _bounded(private: Floats, norm: float, non_negative: bool) -> Floats:
     return clip_rows(private, norm) if norm else np.zeros_like(private)
 
 
-def _one_hot_columns(table: Table) -> int:
-    """Columns whose features add up to 1 in every row, and so hold a constant already."""
+def _private_one_hot_columns(table: Table) -> int:
+    """Private columns whose features add up to 1 in every row, and so hold a constant already."""
     if table.schema is None:
         return 0
     return sum(
         column.kind == "category" or column.bins is None or column.bins > 0
         for column in table.schema.columns
+        if column.role == "private"
     )
 
 
