@@ -34,7 +34,7 @@ COLUMNS = [
 ]
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
-_EDIT = re.compile(r"^# edit (?P<file>[\w.-]+)", re.MULTILINE)
+_EDIT = re.compile(r"^# edit (?P<file>[\w-]+\.\w+).*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
