@@ -295,6 +295,7 @@ def _slope(
 
 def _figure(result: dict[str, Any], series: dict[str, list[Setting]], path: Path) -> Path:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     from halfmask.report.plots import SERIES, house_style
 
@@ -319,6 +320,10 @@ def _figure(result: dict[str, Any], series: dict[str, list[Setting]], path: Path
                 axes.plot(list(points), limits, color=colour, linestyle=":", linewidth=1)
             axes.set_xscale("log")
             axes.set_yscale("log")
+            axes.set_xticks([getattr(setting, axis) for setting in settings], minor=False)
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.yaxis.set_major_formatter("{x:g}")
             axes.set_xlabel(axis)
             axes.legend(fontsize=7)
         panels[0].set_ylabel("excess risk (dotted: bound)")
