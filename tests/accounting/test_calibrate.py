@@ -28,7 +28,7 @@ few = settings(max_examples=12, deadline=None)
 relations = st.sampled_from(["replace", "withhold"])
 noises = st.floats(0.6, 20)
 rates = st.floats(1e-3, 0.9)
-counts = st.integers(1, 2000)
+counts = st.integers(1, 500)
 events = st.one_of(
     st.builds(GaussianEvent, replace=st.floats(0.01, 2), withhold=st.floats(0.01, 1)),
     st.builds(

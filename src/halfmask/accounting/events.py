@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 from halfmask.errors import AccountingError
@@ -22,7 +23,7 @@ def _require(ok: bool, message: str) -> None:
 def _require_count(value: object, name: str, least: int) -> None:
     """Half a step would be half paid for: only whole numbers count."""
     _require(
-        isinstance(value, int) and not isinstance(value, bool) and value >= least,
+        isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least,
         f"Expected a whole number {name} >= {least}, got {value!r}.",
     )
 
