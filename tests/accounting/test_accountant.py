@@ -25,7 +25,7 @@ from halfmask.accounting.loss_distributions import (
 )
 from halfmask.errors import AccountingError
 
-# q, noise multiplier, steps: withhold, replace, label at delta = 1e-5 (dp_accounting, fine grid).
+# q, noise multiplier, steps: withhold, replace, label at delta = 1e-5.
 GOLDEN = [
     (1 / 16, 1.0, 16, 2.2423, 2.6803, 2.4148),
     (1 / 16, 1.0, 160, 5.4179, 8.0679, 6.7062),
