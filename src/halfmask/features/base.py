@@ -41,8 +41,8 @@ class FeatureMap(ABC):
     @classmethod
     def parameters(cls) -> tuple[str, ...]:
         """The names of the constructor's arguments."""
-        names = inspect.signature(cls.__init__).parameters
-        return tuple(name for name in names if name != "self")
+        known = inspect.signature(cls).parameters.values()
+        return tuple(own.name for own in known if own.kind is own.POSITIONAL_OR_KEYWORD)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, as scikit-learn's `clone` wants them."""

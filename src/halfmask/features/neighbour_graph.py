@@ -20,6 +20,7 @@ from halfmask.features.base import FeatureMap, batches, rows_of
 
 _BATCH = 2000
 _SMALLEST = 0.05
+_DENSE = 2000
 
 
 class NeighbourGraph(FeatureMap):
@@ -58,10 +59,7 @@ class NeighbourGraph(FeatureMap):
         graph = graph.maximum(graph.T)
         degree = np.asarray(graph.sum(axis=1)).ravel()
         root = sparse.diags(1 / np.sqrt(degree))
-        count = min(self.components, n - 1)
-        # A fixed start makes the result a function of the rows alone.
-        start = np.random.default_rng(0).standard_normal(n)
-        values, vectors = eigsh(root @ graph @ root, k=count, which="LA", tol=1e-3, v0=start)
+        values, vectors = _leading(root @ graph @ root, min(self.components, n - 1))
         order = [place for place in np.argsort(-values) if values[place] > _SMALLEST]
         self.values_ = values[order]
         functions = vectors[:, order] / np.sqrt(degree)[:, None] * np.sqrt(degree.sum())
@@ -98,3 +96,15 @@ class NeighbourGraph(FeatureMap):
         # Far ends of a graph must keep a positive degree.
         kept: np.ndarray = np.maximum(weights, 1e-12)
         return kept
+
+
+def _leading(matrix: sparse.spmatrix, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The largest eigenvalues and their vectors, a function of the matrix alone."""
+    n = matrix.shape[0]
+    if n <= _DENSE:
+        # Lanczos can miss copies of an eigenvalue, and groups without a link share the largest.
+        values, vectors = np.linalg.eigh(matrix.toarray())
+        return values[-count:], vectors[:, -count:]
+    start = np.random.default_rng(0).standard_normal(n)
+    values, vectors = eigsh(matrix, k=count, which="LA", tol=1e-3, v0=start)
+    return values, vectors

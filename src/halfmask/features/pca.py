@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from halfmask.errors import InputError
+from halfmask.errors import DataError, InputError
 from halfmask.features.base import FeatureMap, batches, rows_of
 
 _BATCH = 8192
@@ -37,6 +37,8 @@ class PublicPCA(FeatureMap):
             raise InputError(f"Expected components >= 1, got {self.components}.")
         rows = rows_of(X)
         n, width = rows.shape
+        if not width:
+            raise DataError("Principal components need at least one public column.")
         mean = rows.mean(axis=0, dtype=np.float64)
         moment = np.zeros((width, width))
         for part in batches(n, _BATCH):
@@ -44,7 +46,7 @@ class PublicPCA(FeatureMap):
             moment += centred.T @ centred
         variance, directions = np.linalg.eigh(moment / max(n, 1))
         variance, directions = variance[::-1], directions[:, ::-1]
-        kept = variance > 1e-10 * max(float(variance[0]), 1e-300) if width else variance > 0
+        kept = variance > 1e-10 * max(float(variance[0]), 1e-300)
         count = min(int(kept.sum()), self.components or width)
         # The sign of an eigenvector is arbitrary: fix it, so that a refit gives the same map.
         top = directions[:, :count]

@@ -44,16 +44,16 @@ class PublicMap(FeatureMap, Protocol):
 class OneShotConfig:
     """Constants fixed beforehand: nothing here follows from private values.
 
-    `whiten` is the power of the public whitening (0.5 is half), `constant` the size of the constant
+    `whiten` is the power of the public whitening (1 is full), `constant` the size of the constant
     coordinate relative to a typical row, `row_quantile` the length to which longer public rows are
     weighed down, and `coefficient` the guessed size of the coefficients, which sets how the noise
     is shared between second moments and products with the label.
     """
 
-    whiten: float = 0.5
+    whiten: float = 0.25
     constant: float = 0.3
     row_quantile: float = 0.5
-    coefficient: float = 0.3
+    coefficient: float = 0.5
 
 
 def fit_one_shot(
@@ -113,24 +113,27 @@ def _from_sums(
 ) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """All features public: the label's sums are all that is needed."""
     classes = len(table.classes or ())
-    sums = moments.public_label
+    sums, noise = moments.public_label, moments.public_label_variance
+    chosen: dict[str, Any] = {}
     if classes > 2:
         # Around 1/K the sums of rare classes start from a prior of equal shares.
         even = basis.rows.T @ basis.row_weights / classes
         ridge = _ridge(moments, sums - even[:, None], 1 / classes * (1 - 1 / classes))
-        noise = moments.public_label_variance
         coef = softmax_of_ridge(basis.rows, basis.row_weights, sums, ridge, noise)
         head = "softmax"
+    elif classes:
+        ridge = _ridge(moments, sums, 1.0)
+        coef, chosen["penalty_factor"] = logistic_from_sums(
+            basis.rows, basis.row_weights, sums, ridge, noise
+        )
+        head = "logistic"
     else:
         ridge = _ridge(moments, sums, 1.0)
-        head = "logistic" if classes else "ridge"
-        coef = ridge.coef
-        if classes:
-            coef = logistic_from_sums(basis.rows, basis.row_weights, sums, ridge)
+        coef, head = ridge.coef, "ridge"
     slopes, intercept = basis.unfold(coef)
     if not classes:
         slopes, intercept = _in_label_units(table, slopes, intercept)
-    chosen = {"head": head, "prior": ridge.prior, "label_variance": ridge.label_variance}
+    chosen |= {"head": head, "prior": ridge.prior, "label_variance": ridge.label_variance}
     return slopes.T, intercept, chosen
 
 

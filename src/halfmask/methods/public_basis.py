@@ -1,8 +1,8 @@
 """Coordinates of the public part in which a statistic suffers least from noise of one size.
 
-Half whitening spreads the signal over the directions without lifting those that carry little; the
-weights keep a few long rows from setting the noise for all. Both read public values only, and are
-undone in the coefficients, so that the model stays linear in the public features.
+Partial whitening spreads the signal over the directions without lifting those that carry little;
+the weights keep a few long rows from setting the noise for all. Both read public values only, and
+are undone in the coefficients, so that the model stays linear in the public features.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def public_basis(
     than the `row_quantile` of all rows are weighed down to its length.
     """
     n, width = features.shape
-    if whiten is None:
+    if whiten is None or not width:
         mean, directions = np.zeros(width), np.eye(width)
         coordinates = np.asarray(features, dtype=np.float64)
     else:
