@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,13 +147,25 @@ def _peak_extra_memory(factory: str, size: int) -> float:
 
 
 def _grow(factory: str, size: int) -> float:
-    import resource
-
     from halfmask.bench import step_contenders as contenders
 
     batch = contenders.make_batch(size)
     step = getattr(contenders, factory)(batch)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    gc.collect()
+    before = _peak_mib(reset=True)
     for _ in range(3):
         step()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return _peak_mib() - before
+
+
+def _peak_mib(*, reset: bool = False) -> float:
+    """The largest resident size so far; Linux can forget what came before this moment."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        if reset:
+            Path("/proc/self/clear_refs").write_text("5")
+        peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(peak.split()[1]) / 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
