@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfmask.errors import InputError
@@ -42,6 +42,7 @@ def draw(loss: Loss, seed: int, rows: int = 8, size: float = 4.0) -> tuple[np.nd
 
 
 @pytest.mark.parametrize("loss", ALL, ids=repr)
+@settings(deadline=None)
 @given(seed=seeds)
 def test_slope_is_the_derivative_of_the_value(loss: Loss, seed: int) -> None:
     scores, targets = draw(loss, seed)
@@ -55,6 +56,7 @@ def test_slope_is_the_derivative_of_the_value(loss: Loss, seed: int) -> None:
 
 
 @pytest.mark.parametrize("loss", ALL, ids=repr)
+@settings(deadline=None)
 @given(seed=seeds, size=st.floats(0.01, 50))
 def test_constants_hold(loss: Loss, seed: int, size: float) -> None:
     scores, targets = draw(loss, seed, rows=30, size=size)
@@ -71,6 +73,7 @@ def test_constants_hold(loss: Loss, seed: int, size: float) -> None:
 
 
 @pytest.mark.parametrize("loss", [loss for loss in ALL if loss.one_sided], ids=repr)
+@settings(deadline=None)
 @given(seed=seeds, size=st.floats(0.01, 50))
 def test_one_sided_slopes_never_point_apart(loss: Loss, seed: int, size: float) -> None:
     scores, targets = draw(loss, seed, rows=30, size=size)
@@ -81,6 +84,7 @@ def test_one_sided_slopes_never_point_apart(loss: Loss, seed: int, size: float) 
 
 
 @pytest.mark.parametrize("loss", LINEAR, ids=repr)
+@settings(deadline=None)
 @given(seed=seeds)
 def test_free_and_fixed_slopes_add_up_and_keep_their_bounds(loss: Loss, seed: int) -> None:
     scores, targets = draw(loss, seed, rows=12)
@@ -121,6 +125,7 @@ def test_public_slope_uses_a_public_label() -> None:
     )
 
 
+@settings(deadline=None)
 @given(seed=seeds, bound=st.floats(0.01, 3), outputs=st.integers(1, 4))
 def test_clipped_slopes_keep_bound_and_direction(seed: int, bound: float, outputs: int) -> None:
     slopes = np.random.default_rng(seed).normal(size=(9, outputs)) * 3
