@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from halfmask.accounting.accountant import epsilon as account
 from halfmask.accounting.events import GaussianEvent, PoissonGaussianEvent
 from halfmask.errors import AccountingError, InputError
-from halfmask.methods.auto import Problem, choose
+from halfmask.methods import planner
+from halfmask.methods.auto import Choice, Problem, choose
 from halfmask.methods.planner import Task, expected_run, plan
 
 ADULT = Task(rows=32561, columns=120, epsilon=1.0, delta=1e-6)
@@ -125,6 +126,16 @@ def test_no_bound_exceeds_the_width_of_the_ball() -> None:
     tiny = Task(rows=2, columns=500, epsilon=0.01, delta=1e-9)
     assert expected_run(tiny, "gd").error <= 2
     assert plan(tiny).steps >= 1
+
+
+def test_a_method_without_closed_form_is_named_with_the_numbers_of_gd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planner, "choose", lambda _: Choice(method="one-shot", reason="a reason"))
+    made = plan(ADULT)
+    assert (made.method, made.numbers_of, made.reason) == ("one-shot", "gd", "a reason")
+    assert made.error_bound == plan(ADULT, method="gd").error_bound
+    assert plan(MNIST).numbers_of == "one-shot"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from halfmask.accounting.events import PoissonGaussianEvent
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
+from halfmask.mechanisms.clipping import clip_weights
 from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods import sgd
 from halfmask.methods.fitted import linear_method
@@ -157,6 +159,74 @@ def test_label_contributions_keep_to_the_clip_norm_and_pass_the_pair_test(
         assert (u - v) @ (u - v) <= 2 * bound
         assert u @ u - u @ v <= bound
         assert v @ v - u @ v <= bound
+
+
+class _Silence:
+    """No noise and every row: what is left of a release is the clipped sum."""
+
+    secure = False
+    description = "silence"
+
+    def normal(self, size: int) -> np.ndarray:
+        return np.zeros(size)
+
+    def uniform(self, size: int) -> np.ndarray:
+        return np.ones(size)
+
+
+class _Unlimited:
+    relation: Any = "replace"
+
+    def charge(self, events: Any, what: str) -> None:
+        pass
+
+
+@given(
+    classes=st.sampled_from([0, 2, 3]),
+    units=st.sampled_from([None, 9]),
+    roles=st.sampled_from(ROLES),
+    clip=st.floats(1e-3, 10),
+    wild=st.sampled_from([0.0, 1.0, 1e6, 1e200, math.nan, math.inf]),
+    everything=st.booleans(),
+    seed=st.integers(0, 10_000),
+)
+@settings(max_examples=80, deadline=None)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_neighbours_move_a_step_by_at_most_twice_the_clip_norm(
+    classes: int,
+    units: int | None,
+    roles: dict[str, Any],
+    clip: float,
+    wild: float,
+    everything: bool,
+    seed: int,
+) -> None:
+    """Whatever a unit's private values and the weights are, replaced or withheld."""
+    rng = np.random.default_rng(seed)
+    table = table_of(27, classes=classes, units=units, seed=seed, **roles)
+    who = int(rng.integers(table.units))
+    mine = np.arange(27) == who if table.unit is None else table.unit == who
+    private = np.where(mine[:, None], wild * rng.normal(size=table.private.shape), table.private)
+    label = table.label
+    if table.label_private:
+        fresh = rng.integers(0, classes, size=27) if classes else rng.choice([2.0, 5.0], size=27)
+        label = np.where(mine, fresh, label)
+    neighbour = replace(table, private=private, label=label)
+    rows = SplitRows.of(table, everything_private=everything)
+    coef = 3 * rng.normal(size=rows.shape)
+    sums = []
+    for split in (rows, SplitRows.of(neighbour, everything_private=everything)):
+        step = PrivateStep(
+            Releaser(_Unlimited(), _Silence()), rows=table.units, rate=1.0, clip_norm=clip,
+            noise_multiplier=1e-3, steps=1, what="a test",
+        )  # fmt: skip
+        sums.append(step.release(SplitContributions(split, coef)) * table.units)
+    assert np.linalg.norm(sums[0] - sums[1]) <= 2 * clip * (1 + 1e-6)
+    others = np.delete(np.arange(table.units), who)
+    contributions = SplitContributions(rows, coef)
+    weights = clip_weights(contributions.norms(others), clip)
+    withheld = contributions.weighted_sum(others, weights)
+    assert np.linalg.norm(sums[0] - withheld) <= clip * (1 + 1e-6)
 
 
 def test_the_label_pair_is_claimed_only_where_it_is_proved() -> None:

@@ -109,6 +109,10 @@ def _text(made: Plan, task: Task) -> object:
         f"error bound  {made.error_bound:.3g} in the mean loss ({_ASSUMES})",
         f"rows needed  {made.rows_needed} for an error of {made.target_error:g}",
     ]
+    if made.numbers_of != made.method:
+        words.append(
+            f"numbers      of {made.numbers_of}: those of {made.method} have no closed form"
+        )
     table = Table(title="Error bound by rows and epsilon")
     table.add_column("rows", justify="right")
     budgets = list(dict.fromkeys(row["epsilon"] for row in made.table))

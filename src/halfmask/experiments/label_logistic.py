@@ -300,7 +300,7 @@ def _figure(result: dict[str, Any], series: dict[str, list[Setting]], path: Path
     from halfmask.report.plots import SERIES, house_style
 
     with house_style():
-        figure = Figure(figsize=(11, 3.8))
+        figure = Figure(figsize=(11, 4.2))
         panels = figure.subplots(1, 3, sharey=True)
         for axes, (axis, settings) in zip(panels, series.items(), strict=True):
             for index, (method, slopes) in enumerate(result["slopes"].items()):
@@ -325,7 +325,7 @@ def _figure(result: dict[str, Any], series: dict[str, list[Setting]], path: Path
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.yaxis.set_major_formatter("{x:g}")
             axes.set_xlabel(axis)
-            axes.legend(fontsize=7)
+            axes.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
         panels[0].set_ylabel("excess risk (dotted: bound)")
         figure.suptitle("Private labels: sampled sums fall with d/n², one label at a time does not")
         figure.savefig(path, dpi=150)

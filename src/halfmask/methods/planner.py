@@ -22,6 +22,7 @@ from halfmask.methods.auto import Problem, choose
 from halfmask.methods.label_span import LabelSpanConfig, budget_shares
 
 METHODS = ("auto", "one-shot", "gd", "sgd", "dp-sgd", "label-span")
+_LABELS_ONLY = ("one-shot", "label-span")
 _RADIUS = 1.0
 _MOST_STEPS = 100_000
 _MOST_SAMPLED_STEPS = 400
@@ -82,9 +83,14 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The answer; `noise_multiplier` is noise std over the longest contribution of a row."""
+    """The answer; `noise_multiplier` is noise std over the longest contribution of a row.
+
+    `numbers_of` is the method whose noise, steps and error are given: `method` itself, or gd where
+    that has no closed form.
+    """
 
     method: str
+    numbers_of: str
     reason: str
     noise_multiplier: float
     steps: int
@@ -114,15 +120,19 @@ def plan(task: Task, *, target_error: float = 0.01, method: str = "auto") -> Pla
     if not (math.isfinite(target_error) and target_error > 0):
         raise InputError(f"Expected a target error > 0, got {target_error}.")
     name, reason = _method(task, method)
-    run = expected_run(task, name)
+    known = name in METHODS and (task.labels_only or name not in _LABELS_ONLY)
+    numbers_of = name if known else "gd"
+    run = expected_run(task, numbers_of)
 
     def error(rows: int, epsilon: float) -> float:
-        return expected_run(replace(task, rows=rows, epsilon=epsilon), name, like=task).error
+        other = replace(task, rows=rows, epsilon=epsilon)
+        return expected_run(other, numbers_of, like=task).error
 
     budgets = [task.epsilon * factor for factor in _FACTORS]
     sizes = [max(1, round(task.rows * factor)) for factor in _FACTORS]
     return Plan(
         method=name,
+        numbers_of=numbers_of,
         reason=reason,
         noise_multiplier=run.noise_multiplier,
         steps=run.steps,
@@ -140,7 +150,7 @@ def plan(task: Task, *, target_error: float = 0.01, method: str = "auto") -> Pla
 
 def expected_run(task: Task, method: str, *, like: Task | None = None) -> Run:
     """Noise, steps and the bound of `method`; sampled methods keep the rate and steps of `like`."""
-    if method in ("one-shot", "label-span"):
+    if method in _LABELS_ONLY:
         run = _of_labels(task, method)
     elif method == "gd":
         run = _of_whole_batches(task)
@@ -167,7 +177,7 @@ def _method(task: Task, asked: str) -> tuple[str, str]:
             )
         )
         return choice.method, choice.reason
-    if asked in ("one-shot", "label-span") and not task.labels_only:
+    if asked in _LABELS_ONLY and not task.labels_only:
         raise InputError(
             f"The error of {asked!r} has a closed form only where the label alone is private: "
             f"pass --public {task.columns}, or plan for gd."
