@@ -80,7 +80,10 @@ class AdmmParty:
         releaser: Releaser | None = None,
         noise_source: NoiseSource | None = None,
         name: str = "party",
+        paid_rounds: int | None = None,
     ) -> None:
+        # `paid_rounds`: a run that goes on in another process; its charge was made at the start.
+        self._paid_rounds = paid_rounds
         self.noise = noise or ShareNoise()
         if self.noise.kind == "row":
             if regulariser != "l2" or constraint is not None or not strength > 0:
@@ -114,9 +117,13 @@ class AdmmParty:
         # sensitivity 1 whatever the transcript does to the bound; for `row` a withheld row costs
         # at most 1/√2 of it.
         withhold = math.sqrt(0.5) if self.noise.kind == "row" else 1.0
+        sensitivity = Sensitivity(replace=1.0, withhold=withhold)
+        std = math.sqrt(self.noise.rounds) / self.noise.ratio
+        if self._paid_rounds is not None:
+            return GaussianSeries(sensitivity, std, self._paid_rounds, releaser.noise)
         return releaser.gaussian_series(
-            sensitivity=Sensitivity(replace=1.0, withhold=withhold),
-            noise_std=math.sqrt(self.noise.rounds) / self.noise.ratio,
+            sensitivity=sensitivity,
+            noise_std=std,
             count=self.noise.rounds,
             what=f"ADMM shares of {name} ({self.noise.kind} noise)",
         )

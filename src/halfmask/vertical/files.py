@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from halfmask.encoding import level_codes
 from halfmask.errors import DataError, SchemaError
-from halfmask.frames import check_columns
+from halfmask.frames import check_columns, texts
 from halfmask.schema import Schema
 from halfmask.table import Encoder, read_frame
 from halfmask.vertical.alignment import check_alignment, id_hashes, row_order
@@ -91,25 +92,28 @@ def _encoded(
 ) -> tuple[dict[str, Any], np.ndarray]:
     check_columns(label_frame, [id_column, schema.label.name])
     sorted_labels, hashes = _sorted(label_frame, id_column, LABELS)
-    all_hashes = {LABELS: hashes}
     blocks: dict[str, Any] = {}
-    labels: np.ndarray | None = None
     for name, encoder in encoders.items():
         check_columns(frames[name], [id_column])
-        frame, all_hashes[name] = _sorted(frames[name], id_column, f"The file of party {name!r}")
-        check_alignment({LABELS: hashes, name: all_hashes[name]}, against=LABELS)
-        if labels is None:
-            # The label is read beside the first party's columns, by the same rules as in a table.
-            if schema.label.name in frame.column_names:
-                frame = frame.drop_columns([schema.label.name])
-            frame = frame.append_column(schema.label.name, sorted_labels.column(schema.label.name))
-            table = encoder.encode(frame, with_label=True)
-            labels = np.asarray(table.label, dtype=np.float64)
-        else:
-            table = encoder.encode(frame, with_label=False)
+        frame, own = _sorted(frames[name], id_column, f"The file of party {name!r}")
+        check_alignment({LABELS: hashes, name: own}, against=LABELS)
+        table = encoder.encode(frame, with_label=False)
         blocks[name] = np.hstack([table.public, table.private])
-    assert labels is not None
-    return blocks, labels
+    return blocks, label_codes(schema, sorted_labels)
+
+
+def label_codes(schema: Schema, frame: Any) -> np.ndarray:
+    """The label column as 0 and 1, positions in the declared classes; a foreign one is an error."""
+    assert schema.label.classes is not None
+    check_columns(frame, [schema.label.name])
+    codes = level_codes(texts(frame, schema.label.name), schema.label.classes)
+    bad = np.flatnonzero(codes < 0)
+    if len(bad):
+        raise DataError(
+            f"Column {schema.label.name!r}: {len(bad)} labels are missing or not among the "
+            "declared classes: correct them or the schema."
+        )
+    return codes.astype(np.float64)
 
 
 def _sorted(frame: Any, id_column: str, who: str) -> tuple[Any, np.ndarray]:

@@ -1,0 +1,243 @@
+"""Parties and coordinator as they are set up between organisations: one TOML file each.
+
+A party's file names its own data, budget and method; the coordinator can ask only for what the
+party's own file allows. The party is opened afresh for every message and remembers through
+`RoundStore`, so a process that dies between two rounds loses nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.ledger import Ledger
+from halfmask.accounting.relations import Relation, check_relation
+from halfmask.errors import InputError
+from halfmask.frames import check_columns
+from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.release import Releaser
+from halfmask.schema import Schema
+from halfmask.table import Encoder, read_frame
+from halfmask.vertical.admm_party import AdmmParty, ShareNoise
+from halfmask.vertical.alignment import row_order
+from halfmask.vertical.channel import Message
+from halfmask.vertical.experts import ExpertParty
+from halfmask.vertical.files import label_codes, party_schemas
+from halfmask.vertical.newton import ExpertRows, NewtonConfig, expert_costs
+from halfmask.vertical.party import Party, admm_party
+from halfmask.vertical.store import RoundStore, Stored
+
+_HAIR = 1 - 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyFile:
+    """What one party decides for itself. Paths are relative to the file."""
+
+    party: str
+    schema: Path
+    data: Path
+    id: str
+    state: Path
+    method: str = "experts"
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    relation: str = "replace"
+    noise: str = "row"
+    rounds: int = 3
+    strength: float = 10.0
+    ledger: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFile:
+    """What the label holder decides: labels, method, and the public keys of the parties."""
+
+    schema: Path
+    label: Path
+    id: str
+    out: Path
+    parties: dict[str, str] = field(default_factory=dict)
+    method: str = "experts"
+    rounds: int = 3
+    rho: float = 0.1
+    update: str = "sharing"
+    timeout: float = 600.0
+
+
+def read_party_file(path: str | Path) -> PartyFile:
+    """Read a party's file; unknown and missing keys are named."""
+    return PartyFile(**_settings(PartyFile, path))
+
+
+def read_run_file(path: str | Path) -> RunFile:
+    """Read the label holder's file; unknown and missing keys are named."""
+    return RunFile(**_settings(RunFile, path))
+
+
+def _settings(cls: type[Any], path: str | Path) -> dict[str, Any]:
+    file = Path(path)
+    try:
+        given = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"Cannot read {file}: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} is not valid TOML: {error}.") from None
+    kinds = {item.name: str(item.type) for item in fields(cls)}
+    unknown = [key for key in given if key not in kinds]
+    if unknown:
+        raise InputError(
+            f"{file} has an unknown key {unknown[0]!r}: the keys are {', '.join(kinds)}."
+        )
+    for key, kind in kinds.items():
+        if key in given and kind.startswith("Path"):
+            given[key] = (file.parent / str(given[key])).resolve()
+    try:
+        cls(**given)
+    except TypeError as error:
+        raise InputError(f"{file} is incomplete: {error}.") from None
+    return given
+
+
+def sorted_rows(frame: Any, id_column: str, who: str) -> tuple[Any, list[Any]]:
+    """The frame and its ids in the order of the ids."""
+    check_columns(frame, [id_column])
+    ids = frame.column(id_column).to_pylist()
+    order = row_order(ids, who)
+    return frame.take(order), [ids[index] for index in order]
+
+
+class NetworkParty:
+    """A party as it answers messages from elsewhere: opened from its file, durable."""
+
+    def __init__(self, settings: PartyFile) -> None:
+        self.settings = settings
+        schemas = party_schemas(Schema.from_toml(settings.schema))
+        if settings.party not in schemas:
+            raise InputError(f"The schema has no column of party {settings.party!r}.")
+        self._schema = schemas[settings.party]
+        frame, self._ids = sorted_rows(
+            read_frame(settings.data), settings.id, f"The file of party {settings.party!r}"
+        )
+        table = Encoder.fit(self._schema, frame).encode(frame, with_label=False)
+        self._matrix = np.hstack([table.public, table.private])
+        self._row_norm = math.sqrt(len(self._schema.columns))
+        self._relation: Relation = check_relation(settings.relation)
+        self._store = RoundStore(settings.state)
+
+    def answer(self, request: Message) -> Message:
+        """The reply; a round that was answered before is answered alike."""
+        if request.kind == "hello":
+            return request.reply(
+                values={"party": self.settings.party, "method": self.settings.method}
+            )
+        if request.kind == "ids":
+            party = Party(self.settings.party, rows=len(self._ids), ids=self._ids)
+            return party.answer(request)
+        stored = self._store.load()
+        if stored is not None and stored.run == request.run:
+            if (stored.kind, stored.round) == (request.kind, request.round):
+                return request.reply(arrays=stored.reply)
+            if request.round != stored.round + 1:
+                raise InputError(
+                    f"Party {self.settings.party!r} has answered round {stored.round} and cannot "
+                    f"answer round {request.round} next."
+                )
+        elif stored is not None and request.round != 1:
+            raise InputError(f"Party {self.settings.party!r} takes part in another run.")
+        before = stored if stored is not None and stored.run == request.run else None
+        reply, memory = self._compute(request, before)
+        self._store.save(
+            Stored(
+                run=request.run,
+                kind=request.kind,
+                round=request.round,
+                reply={name: np.asarray(array) for name, array in reply.arrays.items()},
+                memory=memory,
+            )
+        )
+        return reply
+
+    def _compute(
+        self, request: Message, before: Stored | None
+    ) -> tuple[Message, dict[str, np.ndarray]]:
+        if request.kind == "admm-share" and self.settings.method == "admm":
+            return self._share(request, before)
+        if request.kind == "expert-train" and self.settings.method == "experts":
+            return self._train(request)
+        raise InputError(
+            f"Party {self.settings.party!r} was opened for {self.settings.method!r} and does not "
+            f"answer {request.kind!r}."
+        )
+
+    def _releaser(self) -> Releaser:
+        own = self.settings
+        path = own.ledger or own.state / "ledger.jsonl"
+        ledger = Ledger.open_or_create(
+            path, epsilon=own.epsilon, delta=own.delta, relation=self._relation
+        )
+        return Releaser(ledger, noise_source())
+
+    def _ratio(self, withhold_share: float) -> float:
+        mu = gaussian_mu(self.settings.epsilon, self.settings.delta) * _HAIR
+        return mu if self._relation == "replace" else mu / withhold_share
+
+    def _share(
+        self, request: Message, before: Stored | None
+    ) -> tuple[Message, dict[str, np.ndarray]]:
+        own = self.settings
+        noise = ShareNoise(kind=own.noise)  # type: ignore[arg-type]
+        if noise.is_private:
+            share = math.sqrt(0.5) if own.noise == "row" else 1.0
+            noise = noise.fitted(
+                ratio=self._ratio(share), rounds=own.rounds, row_norm=self._row_norm
+            )
+        side = AdmmParty(
+            self._matrix,
+            strength=own.strength,
+            noise=noise,
+            releaser=self._releaser() if noise.is_private else None,
+            noise_source=noise_source(),
+            name=own.party,
+            paid_rounds=None if before is None else own.rounds - before.round,
+        )
+        if before is not None:
+            side.released = np.array(before.memory["released"])
+            side.x = np.array(before.memory["x"])
+        reply = admm_party(own.party, side).answer(request)
+        return reply, {"released": side.released, "x": side.x}
+
+    def _train(self, request: Message) -> tuple[Message, dict[str, np.ndarray]]:
+        own = self.settings
+        rows = ExpertRows(
+            row_norm=self._row_norm,
+            nonnegative=not any(c.kind == "number" and c.bins == 0 for c in self._schema.columns),
+            label_private=self._schema.label.role == "private",
+        )
+        config = NewtonConfig()
+        side = ExpertParty(
+            own.party,
+            self._matrix,
+            rows=rows,
+            ratio=self._ratio(expert_costs(rows, 1.0, config).withhold),
+            releaser=self._releaser(),
+            config=config,
+        )
+        reply = side.party.answer(request)
+        assert side.coefficients is not None
+        return reply, {"x": side.coefficients}
+
+
+def read_labels(run: RunFile) -> tuple[np.ndarray, Sequence[Any]]:
+    """The labels as 0 and 1 and their ids, in the order of the ids."""
+    schema = Schema.from_toml(run.schema)
+    party_schemas(schema)
+    frame, ids = sorted_rows(read_frame(run.label), run.id, "The label file")
+    return label_codes(schema, frame), ids
