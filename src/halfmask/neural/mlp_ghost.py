@@ -74,6 +74,47 @@ class MlpGradients:
         `StructuredRows` pair every row with its padding; `padded` pairs plain rows with any other.
         The result is overwritten by the next call.
         """
+        return self.fused(rows, targets, clip_norm, padded=padded)[1]
+
+    def fused(
+        self,
+        rows: Tensor | StructuredRows,
+        targets: Tensor,
+        clip_norm: float,
+        *,
+        padded: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The norms of all rows (float64), and the sum of `clipped_sum`, from one pass."""
+        norms = torch.zeros(len(rows), dtype=torch.float64)
+
+        def weigh(found: Tensor, some: slice) -> Tensor:
+            norms[some] = found
+            return clip_weights(found, clip_norm)
+
+        return norms, self._run(rows, targets, weigh, padded)
+
+    def weighted_sum(
+        self,
+        rows: Tensor | StructuredRows,
+        targets: Tensor,
+        weights: Tensor,
+        *,
+        padded: Tensor | None = None,
+    ) -> Tensor:
+        """Σ_rows weight · gradient for given weights; rows without a finite norm add zero."""
+
+        def weigh(found: Tensor, some: slice) -> Tensor:
+            return torch.where(torch.isfinite(found), weights[some].double(), 0.0)
+
+        return self._run(rows, targets, weigh, padded)
+
+    def _run(
+        self,
+        rows: Tensor | StructuredRows,
+        targets: Tensor,
+        weigh: Callable[[Tensor, slice], Tensor],
+        padded: Tensor | None,
+    ) -> Tensor:
         chunk = max(1, min(self._chunk, -(-len(rows) // len(self._lanes))))
         starts = range(0, len(rows), chunk)
         lookup = None
@@ -89,7 +130,7 @@ class MlpGradients:
                     some = slice(low, low + chunk)
                     batch = rows.take(some) if isinstance(rows, StructuredRows) else rows[some]
                     pair = None if padded is None else padded[some]
-                    lane.add(batch, targets[some], clip_norm, pair, lookup)
+                    lane.add(batch, targets[some], _at(weigh, some), pair, lookup)
 
         if self._pool is None:
             work(0)
@@ -110,6 +151,10 @@ def _single_threaded() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def _at(weigh: Callable[[Tensor, slice], Tensor], some: slice) -> Callable[[Tensor], Tensor]:
+    return lambda norms: weigh(norms, some)
 
 
 def _alone(work: Callable[[int], None]) -> Callable[[int], None]:
@@ -140,22 +185,23 @@ class _Lane:
         self,
         rows: Tensor | StructuredRows,
         targets: Tensor,
-        clip_norm: float,
+        weigh: Callable[[Tensor], Tensor],
         padded: Tensor | None,
         lookup: Tensor | None,
     ) -> None:
+        """Add Σ weigh(norms) · gradient over a chunk of rows to this lane's total."""
         paired = padded is not None or lookup is not None
         hidden = self._forward(rows, padded, lookup)
         grads = self._backward(hidden, torch.cat([targets, targets]) if paired else targets)
         norms = self._norms(rows, padded, hidden, grads)
-        weights = clip_weights(norms, clip_norm)
+        weights = weigh(norms)
         if not bool(torch.isfinite(norms).all()):
             # A weight of zero would still turn an infinity into NaN: leave the row out instead.
             kept = torch.isfinite(norms).nonzero().flatten()
-            chosen = rows.take(kept) if isinstance(rows, StructuredRows) else rows[kept]
-            pair = None if padded is None else padded[kept]
             if len(kept):
-                self.add(chosen, targets[kept], clip_norm, pair, lookup)
+                chosen = rows.take(kept) if isinstance(rows, StructuredRows) else rows[kept]
+                pair = None if padded is None else padded[kept]
+                self.add(chosen, targets[kept], lambda _: weights[kept], pair, lookup)
             return
         self._accumulate(rows, padded, hidden, grads, weights.to(self.total.dtype))
 
