@@ -66,6 +66,10 @@ class Game(Protocol):
         """What is charged for one run."""
 
     @property
+    def accounted(self) -> Relation:
+        """The relation under which the claim was accounted: `relation`, unless that is the error."""
+
+    @property
     def runs(self) -> int:
         """How many runs are enough for a telling bound."""
 
@@ -135,7 +139,7 @@ def judge(
     curve = 0.0
     if game.events:
         curve = curve_epsilon(
-            game.events, advantage=advantage, delta=game.delta, relation=game.relation
+            game.events, advantage=advantage, delta=game.delta, relation=game.accounted
         )
     direct = 0.0
     for seen, towards in (

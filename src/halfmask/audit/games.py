@@ -69,6 +69,11 @@ class FitGame:
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_fixed", self._independent_of_noise())
 
+    @property
+    def accounted(self) -> Relation:
+        """The claim is accounted as the inputs differ."""
+        return self.relation
+
     def _independent_of_noise(self) -> tuple[list[Floats], list[Floats]] | None:
         """The exact values of both inputs, where they are the same whatever was released before."""
         once, again = (self._exact(self._record(self.first)) for _ in range(2))
@@ -178,6 +183,11 @@ class StepGame:
         )
 
     @property
+    def accounted(self) -> Relation:
+        """The claim is accounted as the inputs differ."""
+        return self.relation
+
+    @property
     def events(self) -> tuple[Event, ...]:
         """The one event that is charged."""
         return (self.event,)
@@ -214,3 +224,25 @@ class StepGame:
         )
         for _ in range(self.event.steps):
             step.release(canary)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoreGame:
+    """Any mechanism at all: `run(second)` runs it once and scores what its observer saw."""
+
+    mechanism: str
+    relation: Relation
+    accounted: Relation
+    delta: float
+    events: tuple[Event, ...]
+    runs: int
+    run: Callable[[bool], float]
+    claimed: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        claimed = account(self.events, delta=self.delta, relation=self.accounted)
+        object.__setattr__(self, "claimed", claimed)
+
+    def play(self, second: bool) -> float:
+        """Run once."""
+        return self.run(second)

@@ -13,6 +13,7 @@ from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
 from halfmask.audit.games import FitGame, StepGame, enough_runs, furthest
+from halfmask.audit.mechanisms_vertical import admm_column, admm_row, experts
 from halfmask.mechanisms.release import Releaser
 from halfmask.table import Table
 
@@ -197,5 +198,8 @@ MECHANISMS: dict[str, Make] = {
     "gd": gd,
     "one-shot": one_shot,
     "label": label,
+    "admm-column": admm_column,
+    "admm-row": admm_row,
+    "experts": experts,
     "full-batch": full_batch,
 }
