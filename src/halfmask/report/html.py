@@ -99,6 +99,7 @@ def _columns(facts: Facts) -> str:
             f'<div class="{role}"><p><strong>{len(columns)} {text}</strong></p><p>{names}</p></div>'
         )
 
+    kept = "meant to be protected" if facts.statement.seeded else "protected"
     table = data_table(
         "Every column, its role and what was declared about it",
         ["Column", "Role", "Kind", "Known beforehand"],
@@ -106,7 +107,7 @@ def _columns(facts: Facts) -> str:
     )
     return (
         '<div class="roles">'
-        + block("private", "private: protected", private)
+        + block("private", f"private: {kept}", private)
         + block("public", "public: not protected", public)
         + f"</div><details><summary>Every column</summary>{table}</details>"
     )
@@ -150,15 +151,15 @@ def _curve(facts: Facts) -> str:
         for name, meaning in words.RELATIONS_IN_WORDS.items()
     )
     mark = (statement.delta, statement.calibrated_epsilon)
-    ax = plots.epsilon_curve({str(k): v for k, v in facts.curve.items()}, mark=mark)
+    called = "calibrated" if statement.seeded else "claimed"
+    curves = {str(relation): points for relation, points in facts.curve.items()}
+    ax = plots.epsilon_curve(curves, mark=mark, mark_name=called)
     title = "Lines: epsilon falls as delta grows, for the relations replace and withhold."
     svg = inline_svg(ax, name="curve-figure", title=title)
     both = zip(facts.curve["replace"], facts.curve["withhold"], strict=True)
     rows = [[f"{d:.0e}", words.number(r), words.number(w)] for (d, r), (_, w) in both]
     table = data_table("Epsilon by delta", ["Delta", "replace", "withhold"], rows)
-    caption = (
-        "One training satisfies all these pairs at once; the star is the pair that is claimed."
-    )
+    caption = f"One training gives all these pairs at once; the star is the pair that is {called}."
     return f"<dl>{meanings}</dl>{figure(svg, caption, table)}"
 
 

@@ -72,15 +72,19 @@ def power_of_ten(value: float, _: object = None) -> str:
 
 
 def epsilon_curve(
-    curves: Mapping[str, Sequence[Point]], *, mark: Point | None = None, ax: Axes | None = None
+    curves: Mapping[str, Sequence[Point]],
+    *,
+    mark: Point | None = None,
+    mark_name: str = "claimed",
+    ax: Axes | None = None,
 ) -> Axes:
-    """Epsilon against delta, a line a relation; `mark` is the point that is claimed."""
+    """Epsilon against delta, a line a relation; `mark` is the point that was asked for."""
     ax = ax or new_axes()
     with house_style():
         for place, (name, points) in enumerate(curves.items()):
             ax.plot(*_columns(points), label=name, **_look(place))
         if mark is not None:
-            ax.plot(*mark, marker="*", markersize=13, color=INK, linestyle="", label="claimed")
+            ax.plot(*mark, marker="*", markersize=13, color=INK, linestyle="", label=mark_name)
         ax.set_xscale("log")
         ax.xaxis.set_major_formatter(power_of_ten)
         ax.xaxis.minorticks_off()

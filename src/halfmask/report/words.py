@@ -11,6 +11,8 @@ from halfmask.report.facts import Facts
 from halfmask.report.plots import percent
 from halfmask.statement import NOT_PRIVATE, Statement
 
+_MOST_NAMES = 30
+
 ATTACKER = (
     "The attacker in this table knows the model, everything released with it, all public columns "
     "and every other row, and wonders whether one {unit}'s private values are these or others."
@@ -46,7 +48,10 @@ def unprotected(statement: Statement) -> tuple[str, ...]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as a sentence has them."""
+    """Names as a sentence has them; of very many, the first ones (the table has them all)."""
+    if len(names) > _MOST_NAMES:
+        others = len(names) - _MOST_NAMES + 5
+        return f"{', '.join(names[: _MOST_NAMES - 5])} and {others} others"
     if len(names) < 2:
         return "".join(names) or "none"
     return f"{', '.join(names[:-1])} and {names[-1]}"
@@ -116,8 +121,9 @@ def _how_far(facts: Facts) -> str:
     )
     if even is not None:
         text += (
-            f" Between two equally likely private values, an attacker guesses right in at most "
-            f"{percent(even.guess_after, up=True)} of all cases; without the model it is half of them."
+            " Between two equally likely private values, an attacker guesses right in at most "
+            f"{percent(even.guess_after, up=True)} of all cases; without the model, in half of "
+            "them."
         )
     return text
 
