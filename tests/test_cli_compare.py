@@ -104,6 +104,23 @@ def test_the_data_sets_ledger_is_charged_once_for_all(files: Path) -> None:
     assert file.read_bytes() == before
 
 
+def test_what_is_paid_for_is_kept_even_if_the_next_method_fails(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = files / "compared"
+    kept = Model.save
+
+    def interrupted(model: Model, folder: Path) -> None:
+        kept(model, folder)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Model, "save", interrupted)
+    compare(files, "--methods", "gd,one-shot", "--epsilon", 2, "--out", out, code=130)
+    book = Ledger.open(out / "ledger.jsonl")
+    assert len(book.entries()) == 1
+    assert Model.load(out / "gd").privacy.epsilon == pytest.approx(book.spent())
+
+
 @pytest.mark.parametrize("relation", ["replace", "withhold"])
 @pytest.mark.parametrize("methods", [["gd"], ["gd", "one-shot"], ["gd", "sgd", "dp-sgd"]])
 def test_the_share_of_each_composes_to_the_total(

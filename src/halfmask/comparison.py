@@ -179,9 +179,13 @@ def run(
     relation: Relation,
     encoder: Encoder | None = None,
     book: Ledger | None = None,
+    keep: Callable[[Trained], None] | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> tuple[tuple[Trained, ...], BudgetLedger]:
-    """Train every method of the plan; every charge goes to the total and to `book`."""
+    """Train every method of the plan; every charge goes to the total and to `book`.
+
+    `keep` is called as soon as a model is trained: it is paid for, whatever happens to the next.
+    """
     total = _Total(MemoryLedger(epsilon=epsilon, delta=delta, relation=relation), book)
     trained = []
     for place, choice in enumerate(planned.choices):
@@ -202,4 +206,6 @@ def run(
             model = replace(model, reason=choice.reason)
         seconds = time.perf_counter() - started
         trained.append(Trained(choice=choice, model=model, seconds=seconds))
+        if keep is not None:
+            keep(trained[-1])
     return tuple(trained), total

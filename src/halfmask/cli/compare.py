@@ -122,6 +122,11 @@ def compare(
             )
     if book is None:
         note("No ledger keeps this: pass --ledger FILE, or count the total by hand.")
+
+    def keep(item: Trained) -> None:
+        if out is not None:
+            item.model.save(out / item.choice.method)
+
     with reporting("compare") as progress:
         trained, total = comparison.run(
             table,
@@ -131,6 +136,7 @@ def compare(
             relation=checked,
             encoder=encoder,
             book=book,
+            keep=keep,
             progress=progress,
         )
     rows = [_row(item, planned.auto, test, out) for item in trained]
@@ -162,14 +168,11 @@ def _row(item: Trained, auto: str | None, test: Any, out: Path | None) -> dict[s
         "auto": name == auto,
         "epsilon": model.privacy.epsilon,
         "seconds": round(item.seconds, 2),
-        "model": None,
+        "model": None if out is None else str(out / name),
     }
     if test is not None:
         measured = scores(model, test)
         row |= {"test_rows": measured.pop("rows"), **measured}
-    if out is not None:
-        model.save(out / name)
-        row["model"] = str(out / name)
     return row
 
 

@@ -1,0 +1,112 @@
+"""What a report gathers from other kinds of model folders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hostile import Trained, run
+
+from halfmask import HalfmaskClassifier, HalfmaskRegressor
+from halfmask.accounting.events import GaussianEvent, PoissonGaussianEvent
+from halfmask.accounting.ledger import Ledger
+from halfmask.errors import DataError
+from halfmask.model import Model
+from halfmask.report.facts import gather
+from halfmask.report.html import page
+from halfmask.report.measured import calibration_bins, measure, roc_points
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(300, 3))
+    folder = tmp_path_factory.mktemp("bare") / "model"
+    HalfmaskClassifier(epsilon=2.0).fit(X, X[:, 0] > 0).model_.save(folder)
+    return folder
+
+
+def test_a_bare_array_has_private_columns_only(bare: Path) -> None:
+    facts = gather(bare)
+    assert {column.role for column in facts.columns} == {"private"}
+    assert facts.budget.epsilon is None
+    assert facts.budget.charges[-1].epsilon == pytest.approx(2.0, rel=1e-3)
+    text = page(facts)
+    assert "There is no ledger file" in text
+    assert "0 public: not protected" in text
+
+
+def test_a_bare_array_cannot_be_scored_from_a_file(bare: Path, trained: Trained) -> None:
+    result = run("report", bare, "--data", trained.data, code=2)
+    assert "leave out --data" in result.output
+
+
+def test_the_learning_curve_is_drawn_where_a_method_left_one(
+    trained: Trained, tmp_path: Path
+) -> None:
+    model = Model.load(trained.folder)
+    for stored in ([0.7, 0.6, 0.5], [[1, 0.7], [2, 0.6], [3, 0.5]]):
+        folder = tmp_path / str(len(str(stored)))
+        replace(model, details={**model.details, "public_loss": stored}).save(folder)
+        facts = gather(folder)
+        assert facts.learning == ((1, 0.7), (2, 0.6), (3, 0.5))
+        assert "the public loss, step by step" in page(facts)
+    assert "no learning curve" in page(gather(trained.folder))
+
+
+def test_of_many_charges_the_last_are_drawn_and_all_are_counted(
+    trained: Trained, tmp_path: Path
+) -> None:
+    book = Ledger.create(tmp_path / "book.jsonl", epsilon=5.0, delta=1e-6)
+    for place in range(20):
+        book.charge([GaussianEvent(replace=0.1, withhold=0.05)], f"release {place + 1}")
+    facts = gather(trained.folder, ledger=book.path)
+    assert facts.budget.left_out == 8
+    assert facts.budget.charges[0].what == "release 9"
+    assert facts.budget.charges[-1].epsilon == book.spent()
+    assert "The first 8 charges are not drawn, but counted." in page(facts)
+
+
+def test_sampled_steps_get_a_curve_too(trained: Trained, tmp_path: Path) -> None:
+    model = Model.load(trained.folder)
+    events = (PoissonGaussianEvent(noise_multiplier=3.0, rate=0.1, steps=30),)
+    replace(model, privacy=replace(model.privacy, events=events)).save(tmp_path)
+    curve = gather(tmp_path).curve
+    for low, high in zip(curve["withhold"], curve["replace"], strict=True):
+        assert low[0] == high[0]
+        assert 0 <= low[1] < high[1]
+
+
+def test_very_many_columns_are_named_in_part_and_listed_in_full(tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(200, 80))
+    HalfmaskRegressor(epsilon=1.0).fit(X, np.clip(X[:, 0], -1, 1)).model_.save(tmp_path)
+    text = page(gather(tmp_path))
+    assert "and 56 others" in text
+    assert '<th scope="row">x79</th>' in text
+
+
+def test_calibration_bins_hold_every_row_once() -> None:
+    rng = np.random.default_rng(7)
+    predicted, observed = rng.random(105), rng.random(105)
+    bins = calibration_bins(predicted, observed)
+    assert len(bins) == 10
+    assert sum(part.rows for part in bins) == 105
+    total = sum(part.observed * part.rows for part in bins)
+    assert total == pytest.approx(observed.sum())
+    assert [b.predicted for b in bins] == sorted(b.predicted for b in bins)
+
+
+def test_roc_runs_from_corner_to_corner() -> None:
+    truth = np.array([0.0, 1.0] * 500)
+    points = roc_points(np.random.default_rng(8).random(1000), truth)
+    assert points[0] == (0.0, 0.0)
+    assert points[-1] == (1.0, 1.0)
+    assert len(points) <= 101
+
+
+def test_measuring_needs_a_schema(bare: Path) -> None:
+    with pytest.raises(DataError, match="bare array"):
+        measure(Model.load(bare), None)
