@@ -9,6 +9,7 @@ import click
 
 from halfmask.accounting.relations import RELATIONS
 from halfmask.cli.output import emit, json_option
+from halfmask.cli.vertical_network import join, serve
 from halfmask.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.group()
 def vertical() -> None:
     """Train over columns that different parties hold for the same rows."""
+
+
+vertical.add_command(serve)
+vertical.add_command(join)
 
 
 @vertical.command()

@@ -58,7 +58,10 @@ class PartyFile:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFile:
-    """What the label holder decides: labels, method, and the public keys of the parties."""
+    """What the label holder decides: labels, method, and the public keys of the parties.
+
+    `label_epsilon` pays for the class prior that experts need, where the label is private.
+    """
 
     schema: Path
     label: Path
@@ -69,6 +72,8 @@ class RunFile:
     rounds: int = 3
     rho: float = 0.1
     update: str = "sharing"
+    label_epsilon: float = 0.1
+    delta: float = 1e-6
     timeout: float = 600.0
 
 

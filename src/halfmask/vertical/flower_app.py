@@ -1,0 +1,221 @@
+"""The same parties and coordinator over Flower: a ClientApp at each party, a ServerApp at the
+centre.
+
+Messages are those of `channel`, carried as plain arrays and plain values. What goes wrong at a
+party comes back as words that hold none of its data: whatever concerns the content of a party's
+own files is told in the party's own log only.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.app import Message as Envelope
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.ledger import Ledger
+from halfmask.errors import BudgetExceededError, DataError, HalfmaskError, SchemaError
+from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.release import Releaser
+from halfmask.schema import Schema
+from halfmask.vertical.admm import AdmmConfig, run_admm, start_state
+from halfmask.vertical.channel import Channel, Message, PartyError
+from halfmask.vertical.coordinator import Coordinator
+from halfmask.vertical.experts import class_prior, train_experts
+from halfmask.vertical.network import (
+    NetworkParty,
+    RunFile,
+    read_labels,
+    read_party_file,
+    read_run_file,
+)
+from halfmask.vertical.run_state import load_state, save_state, write_durably
+
+_log = logging.getLogger(__name__)
+_VALUE = "value/"
+
+client_app = ClientApp()
+server_app = ServerApp()
+
+
+def to_record(message: Message) -> RecordDict:
+    """A message as Flower carries it."""
+    values = {_VALUE + name: value for name, value in message.values.items()}
+    head = {"kind": message.kind, "run": message.run, "round": message.round, **values}
+    arrays = {name: Array(np.asarray(array)) for name, array in message.arrays.items()}
+    return RecordDict({"head": ConfigRecord(head), "arrays": ArrayRecord(arrays)})
+
+
+def from_record(record: RecordDict) -> Message:
+    """The inverse of `to_record`; anything else is an error."""
+    head: Any = record["head"]
+    arrays: Any = record["arrays"]
+    return Message(
+        kind=str(head["kind"]),
+        run=str(head["run"]),
+        round=int(head["round"]),
+        arrays={name: arrays[name].numpy() for name in arrays},
+        values={k.removeprefix(_VALUE): v for k, v in head.items() if k.startswith(_VALUE)},
+    )
+
+
+@client_app.query()  # type: ignore[untyped-decorator,unused-ignore]
+def answer(envelope: Envelope, context: Context) -> Envelope:
+    """Open the party from its own file, answer, forget everything but what it stored."""
+    request = from_record(envelope.content)
+    try:
+        party = NetworkParty(read_party_file(str(context.node_config["party-file"])))
+        reply = to_record(party.answer(request))
+    except HalfmaskError as error:
+        _log.error("%s", error)
+        reply = RecordDict({"error": ConfigRecord({"text": _disclosable(error)})})
+    return Envelope(content=reply, reply_to=envelope)
+
+
+def _disclosable(error: HalfmaskError) -> str:
+    """Words for the coordinator: errors about a party's own files may quote what is private."""
+    if isinstance(error, DataError | SchemaError):
+        return "its own files are not as declared; its log says where"
+    if isinstance(error, BudgetExceededError):
+        return "its budget does not allow this"
+    return str(error)
+
+
+class FlowerChannel:
+    """Requests to named parties over a Flower grid."""
+
+    def __init__(self, grid: Grid, nodes: Mapping[str, int], timeout: float) -> None:
+        self._grid = grid
+        self._nodes = dict(nodes)
+        self._timeout = timeout
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return tuple(self._nodes)
+
+    def exchange(self, requests: Mapping[str, Message]) -> dict[str, Message]:
+        """One reply per party that answered in time; a party that reports an error is named."""
+        names = {node: name for name, node in self._nodes.items()}
+        sent = [
+            Envelope(to_record(request), self._nodes[name], "query")
+            for name, request in requests.items()
+        ]
+        replies: dict[str, Message] = {}
+        for envelope in self._grid.send_and_receive(sent, timeout=self._timeout):
+            name = names[envelope.metadata.src_node_id]
+            if not envelope.has_content():
+                raise PartyError(f"Party {name!r} failed: {envelope.error.reason}.")
+            if "error" in envelope.content:
+                record: Any = envelope.content["error"]
+                raise PartyError(f"Party {name!r} says: {record['text']}")
+            replies[name] = from_record(envelope.content)
+        return replies
+
+
+def find_parties(grid: Grid, expected: set[str], timeout: float) -> dict[str, int]:
+    """Ask every connected node for its name until all expected parties are there."""
+    deadline = time.monotonic() + timeout
+    run = secrets.token_hex(8)
+    found: dict[str, int] = {}
+    while True:
+        fresh = [node for node in grid.get_node_ids() if node not in found.values()]
+        names = {str(node): node for node in fresh}
+        hello = Message(kind="hello", run=run, round=0)
+        wait = max(deadline - time.monotonic(), 1.0)
+        answers = FlowerChannel(grid, names, wait).exchange(dict.fromkeys(names, hello))
+        for node, reply in answers.items():
+            name = str(reply.values.get("party"))
+            if name not in expected:
+                raise PartyError(f"A party named {name!r} has joined that the run does not name.")
+            if name in found:
+                raise PartyError(f"Two parties named {name!r} have joined: stop one of them.")
+            found[name] = names[node]
+        if set(found) == expected:
+            return {name: found[name] for name in sorted(found)}
+        if time.monotonic() > deadline:
+            lacking = ", ".join(repr(name) for name in sorted(expected - set(found)))
+            raise PartyError(f"No answer from {lacking} within {timeout:g} seconds.")
+        time.sleep(1.0)
+
+
+@server_app.main()  # type: ignore[untyped-decorator,unused-ignore]
+def coordinate(grid: Grid, context: Context) -> None:
+    """Run what the label holder's file says and write the result, or the error, to its folder."""
+    settings = read_run_file(str(context.run_config["run-file"]))
+    settings.out.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        nodes = find_parties(grid, set(settings.parties), settings.timeout)
+        result = run_method(FlowerChannel(grid, nodes, settings.timeout), settings)
+    except HalfmaskError as error:
+        _finish(settings, "error.json", {"error": str(error), "exit_code": error.exit_code})
+        raise
+    _finish(settings, "result.json", result)
+
+
+def run_method(channel: Channel, settings: RunFile) -> dict[str, Any]:
+    """Align, then experts or ADMM round by round; every finished round is stored."""
+    labels, ids = read_labels(settings)
+    coordinator = Coordinator(channel, labels, ids=ids)
+    coordinator.align()
+    common = {"method": settings.method, "parties": list(channel.parties), "rows": len(labels)}
+    if settings.method == "experts":
+        # A run that failed half-way goes on under its own id: who has trained answers as before.
+        coordinator.run = _once(settings, "run-id.json", lambda: secrets.token_hex(8))
+        prior = _once(settings, "prior.json", lambda: _prior(settings, labels))
+        trained = train_experts(coordinator, prior=prior)
+        return {
+            **common,
+            "rounds": 1,
+            "combination": vars(trained.combination),
+            "coefficients": {name: w.tolist() for name, w in trained.coefficients.items()},
+        }
+    path = settings.out / "state.npz"
+    state = load_state(path, channel.parties)
+    state = state or start_state(channel.parties, len(labels), settings.rho)
+    # Stored before the first message: a run that dies in its first round resumes under its own id.
+    save_state(path, state)
+    for number in range(len(state.history) + 1, settings.rounds + 1):
+        config = AdmmConfig(
+            rho=settings.rho,
+            update=settings.update,  # type: ignore[arg-type]
+            rounds=number,
+        )
+        state = run_admm(channel, coordinator.signed, config, state=state).state
+        save_state(path, state)
+    return {
+        **common,
+        "rounds": len(state.history),
+        "primal_residual": state.history[-1].primal_residual,
+    }
+
+
+def _prior(settings: RunFile, labels: np.ndarray) -> float:
+    """The class prior: exact for public labels, charged to the label holder's ledger otherwise."""
+    if Schema.from_toml(settings.schema).label.role == "public":
+        return class_prior(labels, private=False, ratio=1.0, releaser=None)
+    budget = {"epsilon": settings.label_epsilon, "delta": settings.delta}
+    ledger = Ledger.open_or_create(settings.out / "labels.jsonl", relation="replace", **budget)
+    ratio = gaussian_mu(settings.label_epsilon, settings.delta) * (1 - 1e-9)
+    return class_prior(labels, private=True, ratio=ratio, releaser=Releaser(ledger, noise_source()))
+
+
+def _once(settings: RunFile, name: str, make: Callable[[], Any]) -> Any:
+    """A value that is made in the first attempt of a run and kept for the others."""
+    path = settings.out / name
+    if not path.exists():
+        write_durably(path, json.dumps(make()).encode())
+    return json.loads(path.read_text("utf-8"))
+
+
+def _finish(settings: RunFile, name: str, result: Mapping[str, Any]) -> None:
+    write_durably(Path(settings.out) / name, json.dumps(result, indent=2).encode())
