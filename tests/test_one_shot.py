@@ -1,0 +1,429 @@
+"""One-shot: the sensitivity holds and is reached, there is one release, and it learns."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.ledger import MemoryLedger
+from halfmask.datasets import load_adult
+from halfmask.errors import BudgetExceededError, InputError
+from halfmask.features import RandomFourier, Standardise
+from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.release import Releaser
+from halfmask.methods.discriminant import discriminant
+from halfmask.methods.evidence import evidence_ridge
+from halfmask.methods.moment_sensitivity import (
+    BlockWeights,
+    Coding,
+    RowBounds,
+    choose_weights,
+    replace_sensitivity,
+    withhold_sensitivity,
+)
+from halfmask.methods.moment_solve import known_zeros
+from halfmask.methods.one_shot import fit_one_shot
+from halfmask.methods.released_moments import (
+    pack_symmetric,
+    release_moments,
+    unpack_symmetric,
+    weighted_blocks,
+)
+from halfmask.schema import Schema
+from halfmask.table import Encoder, Table
+
+CODINGS: tuple[Coding, ...] = ("public", "one-hot", "signed")
+
+
+def label_of(coding: Coding, n: int, rng: np.random.Generator) -> np.ndarray:
+    if coding == "signed":
+        ends = rng.choice([-1.0, 1.0, rng.uniform(-1, 1)], n)
+        return ends[:, None]
+    return np.eye(3)[rng.integers(0, 3, n)]
+
+
+def private_of(bounds: RowBounds, n: int, width: int, rng: np.random.Generator) -> np.ndarray:
+    """Rows on the sphere, opposite, equal or short: where the bound is tight."""
+    rows = rng.standard_normal((n, width))
+    rows[rng.random(n) < 0.5] = rng.choice([-1.0, 1.0]) * rows[0]
+    rows = np.abs(rows) if bounds.non_negative else rows
+    if bounds.non_negative and width > 1:
+        rows[rng.random((n, width)) < 0.5] = 0.0
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    length = bounds.private * rng.choice([1.0, 1.0, rng.random()], (n, 1))
+    return rows / np.where(norms > 0, norms, 1) * length
+
+
+def total(blocks: dict[str, np.ndarray]) -> np.ndarray:
+    return np.concatenate([block.ravel() for block in blocks.values()])
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_no_neighbour_moves_the_statistic_further_than_claimed(data: Any) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    coding = data.draw(st.sampled_from(CODINGS))
+    width = data.draw(st.integers(1 if coding == "public" else 0, 3))
+    size = st.floats(0.1, 5)
+    bounds = RowBounds(
+        public=data.draw(size),
+        private=data.draw(size) if width else 0.0,
+        label=coding,
+        non_negative=data.draw(st.booleans()),
+        rows=data.draw(st.integers(1, 2)),
+    )
+    factor = st.floats(0.05, 5)
+    weights = BlockWeights(
+        public_private=data.draw(factor),
+        private_private=data.draw(factor),
+        public_label=data.draw(factor),
+        private_label=data.draw(factor),
+    )
+    n, changed = 4, slice(0, bounds.rows)
+    public = rng.standard_normal((n, 2))
+    row_weights = rng.choice([1.0, 0.3], n)
+    public *= (bounds.public / np.linalg.norm(public, axis=1) / row_weights)[:, None]
+    private, label = private_of(bounds, n, width, rng), label_of(coding, n, rng)
+    other, other_label = private.copy(), label.copy()
+    other[changed] = private_of(bounds, n, width, rng)[changed]
+    if coding != "public":
+        other_label[changed] = label_of(coding, n, rng)[changed]
+
+    def statistic(rows: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
+        return total(weighted_blocks(public, rows, y, w, bounds, weights))
+
+    here = statistic(private, label, row_weights)
+    moved = np.linalg.norm(here - statistic(other, other_label, row_weights))
+    assert moved <= replace_sensitivity(bounds, weights) * (1 + 1e-9)
+    without = row_weights.copy()
+    without[changed] = 0.0
+    withheld = np.linalg.norm(here - statistic(private, label, without))
+    assert withheld <= withhold_sensitivity(bounds, weights) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("non_negative", [False, True])
+def test_the_replace_bound_is_reached(coding: Coding, non_negative: bool) -> None:
+    bounds = RowBounds(public=1.5, private=2.0, label=coding, non_negative=non_negative)
+    rng = np.random.default_rng(1)
+    for _ in range(5):
+        one, two, three, four = rng.uniform(0.2, 2, 4)
+        weights = BlockWeights(
+            public_private=one, private_private=two, public_label=three, private_label=four
+        )
+        labels = {
+            "public": [([1.0], [1.0])],
+            "signed": [([1.0], [1.0]), ([1.0], [-1.0])],
+            "one-hot": [([1.0, 0.0], [1.0, 0.0]), ([1.0, 0.0], [0.0, 1.0])],
+        }[coding]
+        furthest = 0.0
+        for angle in np.linspace(0, np.pi / 2 if non_negative else np.pi, 181):
+            rows = 2.0 * np.array([[1.0, 0.0], [math.cos(angle), math.sin(angle)]])
+            for first, second in labels:
+                ends = [
+                    total(
+                        weighted_blocks(
+                            np.array([[1.5]]),
+                            rows[[place]],
+                            np.array([y]),
+                            np.ones(1),
+                            bounds,
+                            weights,
+                        )
+                    )
+                    for place, y in enumerate((first, second))
+                ]
+                furthest = max(furthest, float(np.linalg.norm(ends[0] - ends[1])))
+        assert furthest == pytest.approx(replace_sensitivity(bounds, weights), rel=1e-3)
+
+
+def test_label_only_constants_are_those_of_the_literature() -> None:
+    weights = BlockWeights(public_private=0, private_private=0, public_label=1, private_label=0)
+    classes = RowBounds(public=3.0, private=0.0, label="one-hot")
+    assert replace_sensitivity(classes, weights) == pytest.approx(3 * math.sqrt(2))
+    assert withhold_sensitivity(classes, weights) == pytest.approx(3)
+    number = RowBounds(public=3.0, private=0.0, label="signed")
+    assert replace_sensitivity(number, weights) == pytest.approx(6)
+    assert withhold_sensitivity(number, weights) == pytest.approx(3)
+
+
+def test_levels_need_less_noise_than_signed_features() -> None:
+    signed = RowBounds(public=1.0, private=3.0, label="public")
+    weights = choose_weights(signed, coefficient=0.5)
+    levels = replace(signed, non_negative=True)
+    assert replace_sensitivity(levels, weights) < replace_sensitivity(signed, weights)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 6), st.integers(0, 1000))
+def test_the_packed_matrix_keeps_the_frobenius_norm(width: int, seed: int) -> None:
+    square = np.random.default_rng(seed).standard_normal((width, width))
+    matrix = square + square.T
+    packed = pack_symmetric(matrix)
+    assert np.linalg.norm(packed) == pytest.approx(np.linalg.norm(matrix))
+    np.testing.assert_allclose(unpack_symmetric(packed, width), matrix)
+
+
+class Recorder(Releaser):
+    """A releaser that keeps what it was asked to release."""
+
+    def __init__(self, *, epsilon: float, delta: float, relation: Any, seed: int = 0) -> None:
+        ledger = MemoryLedger(epsilon=epsilon, delta=delta, relation=relation)
+        super().__init__(ledger, noise_source(seed))
+        self.asked: list[dict[str, Any]] = []
+
+    def gaussian(self, value: Any, **options: Any) -> Any:
+        noisy = super().gaussian(value, **options)
+        self.asked.append({"value": value, "noisy": noisy, **options})
+        return noisy
+
+
+def table(
+    *, public: int, private: int, label: str, kind: str = "two", n: int = 400, seed: int = 0
+) -> Table:
+    """A linear problem with the asked-for roles."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (n, public + private)) / math.sqrt(max(private, 1))
+    score = X @ np.resize([3.0, -2.0, 1.0], public + private) + 0.3 * rng.standard_normal(n)
+    task: Any = "regression" if kind == "number" else "classification"
+    classes: Any = {"two": (0, 1), "three": (0, 1, 2), "number": None}[kind]
+    y = {
+        "two": (score > 0.2).astype(int),
+        "three": np.digitize(score, [-0.5, 0.5]),
+        "number": np.clip(score, -4, 8),
+    }[kind]
+    bare = Table.from_arrays(
+        X[:, public:], y, row_norm=1.5, task=task, label_bounds=(-4.0, 8.0) if not classes else None
+    )
+    names = tuple(f"p{place}" for place in range(public))
+    return replace(
+        bare,
+        public=X[:, :public],
+        public_names=names,
+        public_sources=names,
+        classes=classes,
+        label_private=label == "private",
+    )
+
+
+ROLES = [
+    {"public": 4, "private": 0, "label": "private"},
+    {"public": 2, "private": 2, "label": "public"},
+    {"public": 2, "private": 2, "label": "private"},
+    {"public": 0, "private": 4, "label": "private"},
+    {"public": 0, "private": 4, "label": "public"},
+]
+
+
+@pytest.mark.parametrize("roles", ROLES, ids=str)
+@pytest.mark.parametrize("kind", ["two", "three", "number"])
+@pytest.mark.parametrize("relation", ["replace", "withhold"])
+def test_fit_releases_once_with_calibrated_noise(roles: Any, kind: str, relation: Any) -> None:
+    releaser = Recorder(epsilon=1.0, delta=1e-5, relation=relation)
+    fit = fit_one_shot(table(**roles, kind=kind), releaser, epsilon=1.0, delta=1e-5)
+    assert len(releaser.asked) == len(releaser.events) == 1
+    asked = releaser.asked[0]
+    ratio = asked["sensitivity"].under(relation) / asked["noise_std"]
+    assert ratio == pytest.approx(gaussian_mu(1.0, 1e-5), rel=1e-6)
+    assert ratio <= gaussian_mu(1.0, 1e-5)
+    outputs = {"two": 1, "three": 3, "number": 1}[kind]
+    assert fit.coef.shape == (outputs, 4)
+    assert fit.intercept.shape == (outputs,)
+    assert np.isfinite(fit.coef).all()
+
+
+def test_the_noise_that_is_added_has_the_size_that_is_charged() -> None:
+    releaser = Recorder(epsilon=1.0, delta=1e-5, relation="replace")
+    fit_one_shot(
+        table(public=0, private=80, label="private", n=20), releaser, epsilon=1.0, delta=1e-5
+    )
+    asked = releaser.asked[0]
+    noise = asked["noisy"] - asked["value"]
+    assert noise.size > 3000
+    assert noise.std() == pytest.approx(asked["noise_std"], rel=0.05)
+
+
+@pytest.mark.parametrize("roles", ROLES, ids=str)
+def test_exact_blocks_are_not_released(roles: Any) -> None:
+    made = table(**roles)
+    releaser = Recorder(epsilon=1.0, delta=1e-5, relation="replace")
+    fit_one_shot(made, releaser, epsilon=1.0, delta=1e-5)
+    wide, own = roles["public"] + 1, roles["private"]
+    expected = wide * own + own * (own + 1) // 2 + own + wide * (roles["label"] == "private")
+    assert releaser.asked[0]["value"].size == expected
+
+
+@pytest.mark.parametrize("roles", ROLES, ids=str)
+@pytest.mark.parametrize("kind", ["two", "three", "number"])
+def test_with_a_large_budget_it_learns(roles: Any, kind: str) -> None:
+    made, new = (table(**roles, kind=kind, n=4000, seed=seed) for seed in (1, 2))
+    releaser = Recorder(epsilon=50.0, delta=1e-5, relation="replace")
+    fit = fit_one_shot(made, releaser, epsilon=50.0, delta=1e-5)
+    scores = np.hstack([new.public, new.private]) @ fit.coef.T + fit.intercept
+    assert new.label is not None
+    if kind == "number":
+        left = ((scores[:, 0] - new.label) ** 2).mean() / new.label.var()
+        assert left < 0.2
+    else:
+        guess = scores.argmax(axis=1) if kind == "three" else scores[:, 0] > 0
+        assert (guess == new.label).mean() > (0.75 if kind == "three" else 0.85)
+
+
+def test_drowned_private_moments_leave_the_public_model() -> None:
+    made = table(public=3, private=3, label="public", n=3000)
+    alone = replace(made, private=made.private[:, :0], label_private=True)
+    noisy = Recorder(epsilon=1e-3, delta=1e-5, relation="replace")
+    rich = Recorder(epsilon=1e3, delta=1e-5, relation="replace")
+    fit = fit_one_shot(made, noisy, epsilon=1e-3, delta=1e-5)
+    ideal = fit_one_shot(alone, rich, epsilon=1e3, delta=1e-5)
+    assert made.label is not None
+    guess = np.hstack([made.public, made.private]) @ fit.coef.T + fit.intercept
+    best = made.public @ ideal.coef.T + ideal.intercept
+    reached = ((guess[:, 0] > 0) == made.label).mean()
+    assert reached > ((best[:, 0] > 0) == made.label).mean() - 0.02
+
+
+def test_a_negative_moment_matrix_is_repaired() -> None:
+    gram = np.diag([4.0, -3.0, 0.0])
+    fit = evidence_ridge(gram, np.ones((3, 1)), statistic_variance=0.01, gram_variance=1.0)
+    assert np.isfinite(fit.coef).all()
+    assert fit.coef[0, 0] > 0
+    np.testing.assert_allclose(fit.coef[1:], 0)
+
+
+def test_evidence_shrinks_noise_and_keeps_signal() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((500, 20))
+    w = rng.standard_normal((20, 1))
+    gram, clean = X.T @ X, X.T @ (X @ w)
+    kept = evidence_ridge(gram, clean, statistic_variance=1.0)
+    np.testing.assert_allclose(kept.coef, w, atol=0.05)
+    noise = 1e5 * rng.standard_normal((20, 1))
+    lost = evidence_ridge(gram, clean + noise, statistic_variance=1e10)
+    assert np.abs(lost.coef).max() < 0.05 * np.abs(np.linalg.solve(gram, noise)).max()
+
+
+def test_one_hot_columns_get_their_zeros_back() -> None:
+    noisy = np.full((4, 4), 7.0)
+    cleaned = known_zeros(noisy, ("a", "a", "b", "b"))
+    assert cleaned[0, 1] == cleaned[3, 2] == 0
+    assert cleaned[0, 0] == cleaned[0, 2] == 7
+
+
+def test_the_discriminant_of_two_gaussians_is_their_log_odds() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.random(200_000) < 0.3
+    z = rng.standard_normal(len(y)) + 2.0 * y
+    Z = np.column_stack([np.ones(len(y)), z])
+    sums = Z.T @ np.column_stack([~y, y])
+    coef, offset = discriminant(np.array([[0.1], [0.5]]), Z.T @ Z, sums, sums[0])
+    odds = coef[:, 1] - coef[:, 0]
+    assert odds[1] == pytest.approx(2.0, abs=0.05)
+    assert odds[0] + offset[1] - offset[0] == pytest.approx(math.log(0.3 / 0.7) - 2, abs=0.05)
+
+
+def test_public_rows_longer_than_the_bound_are_refused() -> None:
+    made = table(public=2, private=0, label="private")
+    bounds = RowBounds(public=1e-3, private=0.0, label="signed")
+    with pytest.raises(InputError, match="longer than the bound"):
+        release_moments(
+            made.public,
+            made.private,
+            np.ones((made.n, 1)),
+            row_weights=np.ones(made.n),
+            bounds=bounds,
+            weights=choose_weights(bounds, coefficient=0.5),
+            releaser=Recorder(epsilon=1.0, delta=1e-5, relation="replace"),
+            epsilon=1.0,
+            delta=1e-5,
+            what="sums",
+        )
+
+
+def test_private_rows_longer_than_declared_are_clipped() -> None:
+    made = table(public=1, private=2, label="private", n=5)
+    long = replace(made, private=made.private * 1e6)
+    releaser = Recorder(epsilon=1.0, delta=1e-5, relation="replace")
+    fit_one_shot(long, releaser, epsilon=1.0, delta=1e-5)
+    packed = releaser.asked[0]["value"]
+    assert np.linalg.norm(packed) <= 5 * releaser.asked[0]["sensitivity"].withhold * (1 + 1e-9)
+
+
+def test_units_multiply_the_noise() -> None:
+    made = table(public=2, private=2, label="private")
+    stds = []
+    for rows in (1, 3):
+        releaser = Recorder(epsilon=1.0, delta=1e-5, relation="replace")
+        fit_one_shot(replace(made, max_rows=rows), releaser, epsilon=1.0, delta=1e-5)
+        stds.append(releaser.asked[0]["noise_std"])
+    assert stds[1] == pytest.approx(3 * stds[0])
+
+
+def test_what_is_known_before_the_release_does_not_follow_private_values() -> None:
+    made = table(public=2, private=2, label="private")
+    assert made.label is not None
+    other = replace(made, private=made.private[::-1] * 0.3, label=1 - made.label)
+    asked = []
+    for each in (made, other):
+        releaser = Recorder(epsilon=1.0, delta=1e-5, relation="replace")
+        fit_one_shot(each, releaser, epsilon=1.0, delta=1e-5, feature_map=Standardise())
+        asked.append((releaser.asked[0]["noise_std"], releaser.asked[0]["sensitivity"]))
+    assert asked[0] == asked[1]
+
+
+def test_nothing_is_released_when_the_budget_is_too_small() -> None:
+    releaser = Recorder(epsilon=0.5, delta=1e-5, relation="replace")
+    with pytest.raises(BudgetExceededError):
+        fit_one_shot(table(public=2, private=2, label="private"), releaser, epsilon=1.0, delta=1e-5)
+    assert releaser.asked == []
+
+
+def test_a_table_with_nothing_private_is_refused() -> None:
+    made = table(public=3, private=0, label="public")
+    with pytest.raises(InputError, match="Nothing is private"):
+        fit_one_shot(
+            made, Recorder(epsilon=1.0, delta=1e-5, relation="replace"), epsilon=1.0, delta=1e-5
+        )
+
+
+def test_a_map_of_the_public_part_learns_what_a_line_cannot() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (6000, 2))
+    ring = (np.linalg.norm(X, axis=1) < 0.75).astype(int)
+    made = replace(table(public=2, private=0, label="private", n=6000), public=X, label=ring)
+    fourier = RandomFourier(features=100, gamma=2.0)
+    releaser = Recorder(epsilon=1.0, delta=1e-5, relation="replace")
+    fit = fit_one_shot(made, releaser, epsilon=1.0, delta=1e-5, feature_map=fourier)
+    assert fit.feature_map is fourier
+    scores = fourier.transform(X) @ fit.coef.T + fit.intercept
+    assert ((scores[:, 0] > 0) == ring).mean() > 0.9
+
+
+def test_adult_is_fitted_within_the_time_of_an_ordinary_logistic_regression() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    frame, _, schema = load_adult()
+    private = Schema(
+        label=replace(schema.label, role="private"),
+        columns=tuple(replace(column, role="private") for column in schema.columns),
+    )
+    made = Encoder.fit(private, frame).encode(frame)
+    start = time.process_time()
+    fit = fit_one_shot(
+        made, Recorder(epsilon=1.0, delta=1e-6, relation="replace"), epsilon=1.0, delta=1e-6
+    )
+    ours = time.process_time() - start
+    start = time.process_time()
+    LogisticRegression(max_iter=1000).fit(made.private, made.label)
+    theirs = time.process_time() - start
+    assert ours <= theirs
+    guess = made.private @ fit.coef[0] + fit.intercept[0] > 0
+    assert (guess == made.label).mean() > 0.82
