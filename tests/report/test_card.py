@@ -28,7 +28,7 @@ def test_card_has_front_matter_that_machines_read(trained: Trained, tmp_path: Pa
     assert "differential-privacy" in meta["tags"]
     privacy = meta["differential_privacy"]
     assert privacy["epsilon"] == pytest.approx(statement.epsilon)
-    assert float(privacy["delta"]) == statement.delta
+    assert privacy["delta"] == statement.delta
     assert privacy["public"] == [HOSTILE[0], HOSTILE[3]]
     assert privacy["private"] == [HOSTILE[1], HOSTILE[2], "label"]
     metrics = meta["model-index"][0]["results"][0]["metrics"]

@@ -11,9 +11,11 @@ from hostile import Trained, run
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask.accounting.events import GaussianEvent, PoissonGaussianEvent
+from halfmask.accounting.gaussian import gaussian_epsilon
 from halfmask.accounting.ledger import Ledger
 from halfmask.errors import DataError
 from halfmask.model import Model
+from halfmask.report.card import card
 from halfmask.report.facts import gather
 from halfmask.report.html import page
 from halfmask.report.measured import calibration_bins, measure, roc_points
@@ -86,6 +88,20 @@ def test_very_many_columns_are_named_in_part_and_listed_in_full(tmp_path: Path) 
     text = page(gather(tmp_path))
     assert "and 56 others" in text
     assert '<th scope="row">x79</th>' in text
+
+
+@pytest.mark.parametrize(("mu", "warned"), [(0.5, False), (2.0, False), (5.0, True), (80.0, True)])
+def test_a_promise_that_is_worth_little_is_called_weak(
+    trained: Trained, tmp_path: Path, mu: float, warned: bool
+) -> None:
+    model = Model.load(trained.folder)
+    events = (GaussianEvent(replace=mu, withhold=mu / 2),)
+    calibrated = {"replace": gaussian_epsilon(mu, 1e-5), "withhold": gaussian_epsilon(mu / 2, 1e-5)}
+    privacy = replace(model.privacy, events=events, calibrated=calibrated)
+    replace(model, privacy=privacy).save(tmp_path)
+    facts = gather(tmp_path)
+    assert ("This promise is weak" in page(facts)) == warned
+    assert ("This promise is weak" in card(facts)) == warned
 
 
 def test_calibration_bins_hold_every_row_once() -> None:

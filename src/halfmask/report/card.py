@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 
 from halfmask.report import words
@@ -50,8 +51,8 @@ def _front_matter(facts: Facts) -> list[str]:
         f"- {'not-private' if statement.seeded else 'differential-privacy'}",
         "- tabular",
         "differential_privacy:",
-        f"  epsilon: {json.dumps(statement.epsilon)}",
-        f"  delta: {json.dumps(statement.delta)}",
+        f"  epsilon: {_number(statement.epsilon)}",
+        f"  delta: {_number(statement.delta)}",
         f"  relation: {statement.relation}",
         f"  unit: {json.dumps(statement.unit)}",
         f"  private: {json.dumps(list(words.protected(statement)))}",
@@ -68,14 +69,24 @@ def _front_matter(facts: Facts) -> list[str]:
         ]
         for name, value in facts.measured.scores.items():
             if name in _METRICS and value is not None:
-                lines.append(f"    - {{type: {_METRICS[name]}, value: {json.dumps(value)}}}")
+                lines.append(f"    - {{type: {_METRICS[name]}, value: {_number(value)}}}")
     return [*lines, "---"]
+
+
+def _number(value: float | None) -> str:
+    """A number that YAML 1.1 reads as one: it takes 1e-06 for text, and 1.0e-06 for a number."""
+    if value is None or not math.isfinite(value):
+        return "null"
+    text = repr(value)
+    return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 
 def _body(facts: Facts, level: int) -> list[str]:
     statement = facts.statement
     head = "#" * level
     lines = [f"{head} What is promised", "", f"**{_text(words.headline(statement))}**", ""]
+    weak = words.weakness(facts)
+    lines += [f"**{weak}**", ""] if weak else []
     for question, answer in words.guarantee(facts):
         lines += [f"**{question}** {_text(answer)}", ""]
     lines += ["Not covered by this promise:", ""]

@@ -76,14 +76,17 @@ def _guarantee(facts: Facts) -> str:
     )
     not_covered = "".join(f"<li>{escape(item)}</li>" for item in statement.not_covered)
     notes = "".join(f"<p>{escape(note)}</p>" for note in statement.notes)
-    refuted = ""
+    warnings = ""
     if any(audit.refuted for audit in facts.audits):
-        refuted = (
+        warnings = (
             '<p class="verdict bad">An audit has refuted a claim of this model: '
             '<a href="#audit">see below</a>. Do not rely on the number above.</p>'
         )
+    weak = words.weakness(facts)
+    if weak is not None:
+        warnings += f'<p class="verdict bad">{escape(weak)}</p>'
     return (
-        f'<p class="{kind}">{escape(words.headline(statement))}</p>{refuted}'
+        f'<p class="{kind}">{escape(words.headline(statement))}</p>{warnings}'
         f"<dl>{answers}</dl>{notes}"
         f"<h3>Not covered by this promise</h3><ul>{not_covered}</ul>"
     )

@@ -12,6 +12,7 @@ from halfmask.report.plots import percent
 from halfmask.statement import NOT_PRIVATE, Statement
 
 _MOST_NAMES = 30
+_WEAK = 0.9
 
 ATTACKER = (
     "The attacker in this table knows the model, everything released with it, all public columns "
@@ -69,6 +70,18 @@ def headline(statement: Statement) -> str:
     )
 
 
+def weakness(facts: Facts) -> str | None:
+    """A warning where the promise holds but an attacker may guess nearly as if there were none."""
+    even = next((gain for gain in facts.gains if gain.prior == 0.5), None)
+    if facts.statement.seeded or even is None or even.guess_after < _WEAK:
+        return None
+    return (
+        "This promise is weak. Between two equally likely private values an attacker may guess "
+        f"right in up to {percent(even.guess_after, up=True)} of all cases. Train with a smaller "
+        "epsilon if the private values matter."
+    )
+
+
 def guarantee(facts: Facts) -> list[tuple[str, str]]:
     """Pairs of a question and its answer: who is protected, against whom, how far, and what not."""
     statement = facts.statement
@@ -113,11 +126,13 @@ def _how_far(facts: Facts) -> str:
         return "Completely: the model was made without the private columns."
     even = next((gain for gain in facts.gains if gain.prior == 0.5), None)
     factor = math.exp(min(statement.calibrated_epsilon, 700.0))
+    times = f"{number(factor)} times as likely (e to the epsilon)"
+    if factor > 1e6:
+        times = "e to the epsilon times as likely (over a million)"
     other = "others" if statement.relation == "replace" else "withheld"
     text = (
-        f"Nothing that was released is more than {number(factor)} times as likely (e to the "
-        f"epsilon) as it would be if the private values of one {unit(statement)} were {other}, "
-        f"but for a probability of about {statement.delta:g}."
+        f"Nothing that was released is more than {times} as it would be if the private values of "
+        f"one {unit(statement)} were {other}, but for a probability of about {statement.delta:g}."
     )
     if even is not None:
         text += (
