@@ -10,9 +10,11 @@ import re
 import subprocess
 import sys
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.csv
 import pytest
 
@@ -32,6 +34,7 @@ COLUMNS = [
     "capital-gain",
     "income",
 ]
+TELECOM = ("hours-per-week", "marital-status", "capital-gain")
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _EDIT = re.compile(r"^# edit (?P<file>[\w-]+\.\w+).*$", re.MULTILINE)
@@ -69,23 +72,28 @@ def needs_running(page: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that pages speak of: rows of the embedded census, and the filled-in schema."""
+    """The files that pages speak of: rows of the embedded census, whole and split by parties."""
     folder = tmp_path_factory.mktemp("prepared")
     train, test, schema = load_adult()
     for name, rows in (("people.csv", train.slice(0, 3000)), ("test.csv", test.slice(0, 1000))):
         pyarrow.csv.write_csv(rows.select(COLUMNS), folder / name)
     pyarrow.csv.write_csv(test.slice(1000, 200).select(COLUMNS[:-1]), folder / "new.csv")
-    kept = tuple(column for column in schema.columns if column.name in COLUMNS)
-    filled = folder / "filled"
-    filled.mkdir()
+    held = {name: "telecom" if name in TELECOM else "bank" for name in COLUMNS[:-1]}
+    kept = tuple(replace(c, party=held[c.name]) for c in schema.columns if c.name in held)
     text = Schema(schema.label, kept).to_toml()
-    (filled / "people.toml").write_text(text, encoding="utf-8")
+    (folder / "people.toml").write_text(text, encoding="utf-8")
+    rows = train.slice(0, 3000)
+    rows = rows.append_column("person", pa.array(np.arange(rows.num_rows)))
+    for name in ("bank", "telecom"):
+        mine = [column for column, party in held.items() if party == name]
+        pyarrow.csv.write_csv(rows.select(["person", *mine]), folder / f"{name}.csv")
+    pyarrow.csv.write_csv(rows.select(["person", "income"]), folder / "labels.csv")
     return folder
 
 
 def run_shell(block: Block, folder: Path, prepared: Path) -> None:
     """`bash -e`; where the reader is told to edit a file, the filled-in one takes its place."""
-    script = _EDIT.sub(rf'cp "{prepared}/filled/\g<file>" \g<file>', block.body)
+    script = _EDIT.sub(rf'cp "{prepared}/\g<file>" \g<file>', block.body)
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", script],
@@ -102,7 +110,7 @@ def run_shell(block: Block, folder: Path, prepared: Path) -> None:
 def test_blocks_run(
     page: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for file in prepared.glob("*.csv"):
+    for file in prepared.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
