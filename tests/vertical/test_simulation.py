@@ -1,0 +1,160 @@
+"""The simulation that reproductions run, on a small table of the shape of a9a."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from halfmask.errors import InputError
+from halfmask.experiments import a9a, gisette
+from halfmask.experiments.vertical_figures import draw
+from halfmask.vertical.admm import AdmmConfig
+from halfmask.vertical.admm_party import ShareNoise
+from halfmask.vertical.fdml import FdmlConfig, FdmlNoise
+from halfmask.vertical.simulation import (
+    Budget,
+    Columns,
+    Task,
+    simulate_admm,
+    simulate_experts,
+    simulate_fdml,
+)
+
+
+@pytest.fixture
+def task():
+    """Two parties with two and one categories, 3,000 rows to train and 1,000 to test."""
+    rng = np.random.default_rng(2)
+    blocks = [np.eye(k)[rng.integers(k, size=4000)] for k in (5, 3, 4)]
+    truth = [rng.normal(size=k) for k in (5, 3, 4)]
+    score = sum(block @ w for block, w in zip(blocks, truth, strict=True))
+    labels = (rng.random(4000) < 1 / (1 + np.exp(-1.5 * score))).astype(float)
+    first, second = np.hstack(blocks[:2]), blocks[2]
+    return Task(
+        columns=tuple(
+            Columns(
+                name=name,
+                train=sparse.csr_array(block[:3000]),
+                test=sparse.csr_array(block[3000:]),
+                row_norm=norm,
+                nonnegative=True,
+                column_names=(name,),
+            )
+            for name, block, norm in (("a", first, math.sqrt(2)), ("b", second, 1.0))
+        ),
+        labels=labels[:3000],
+        test_labels=labels[3000:],
+    )
+
+
+def spent(simulation, relation="replace", delta=1e-6):
+    """The ε that each party's events compose to."""
+    return {
+        name: gaussian_epsilon(
+            math.sqrt(sum(e.count * getattr(e, relation) ** 2 for e in door.events)), delta
+        )
+        for name, door in simulation.doors.items()
+    }
+
+
+@pytest.mark.parametrize("relation", ["replace", "withhold"])
+def test_every_private_method_spends_exactly_what_was_asked_under_either_relation(task, relation):
+    budget = Budget(epsilon=1.0, delta=1e-6, relation=relation, unsafe_seed=0)
+    runs = [
+        simulate_experts(task, budget=budget),
+        simulate_experts(task, budget=budget, label_private=True),
+        simulate_fdml(
+            task, FdmlConfig(epochs=1, batch=500), noise=FdmlNoise(kind="row"), budget=budget
+        ),
+        *(
+            simulate_admm(
+                task,
+                AdmmConfig(rounds=2),
+                strength=10.0,
+                noise=ShareNoise(kind=kind),
+                budget=budget,
+            )
+            for kind in ("row", "column")
+        ),
+    ]
+    for run in runs:
+        for epsilon in spent(run, relation).values():
+            assert epsilon <= 1.0
+            assert epsilon == pytest.approx(1.0, abs=1e-6)
+
+
+def test_experts_are_near_central_training_and_admm_reaches_it(task):
+    levels = a9a.baselines(task)
+    admm = simulate_admm(task, AdmmConfig(rounds=30))
+    assert admm.test_loss == pytest.approx(levels["central"], abs=0.001)
+    budget = Budget(epsilon=1.0, delta=1e-6, unsafe_seed=1)
+    experts = simulate_experts(task, budget=budget)
+    assert experts.test_loss < levels["central"] + 0.05
+    assert experts.costs["columns at all parties"] == pytest.approx(1.4547, abs=1e-3)
+    assert experts.costs["label"] < 1 < experts.costs["person"]
+    assert a9a.rounds_to(admm, levels["central"] + 0.001) <= 30
+    assert a9a.rounds_to(admm, 0.0) is None
+
+
+def test_the_column_epsilon_of_a_is_the_smaller_one():
+    for kappa in (0.1, 10.0, 1e5):
+        assert a9a.column_epsilon(1.0, kappa) <= 1.0 + 1e-9
+    assert a9a.column_epsilon(8.0, 1e5) == pytest.approx(1.156, abs=1e-3)
+    assert gaussian_mu(1.0, 1e-6) < 1
+
+
+def test_hidden_labels_need_a_loss_that_is_linear_in_them(task):
+    simulate_admm(task, AdmmConfig(rounds=1, loss="squared"), label_epsilon=1.0)
+    with pytest.raises(InputError, match="hinge"):
+        simulate_admm(task, AdmmConfig(rounds=1, loss="hinge"), label_epsilon=1.0)
+
+
+def test_private_noise_needs_a_budget_and_two_classes(task):
+    with pytest.raises(InputError, match="budget"):
+        simulate_admm(task, AdmmConfig(), noise=ShareNoise(kind="row"))
+    with pytest.raises(InputError, match="budget"):
+        simulate_fdml(task, FdmlConfig(), noise=FdmlNoise(kind="row"))
+    with pytest.raises(InputError, match="two classes"):
+        Task(columns=task.columns, labels=np.array([0.0, 2.0]))
+
+
+def test_figures_are_drawn(task, tmp_path):
+    history = simulate_admm(task, AdmmConfig(rounds=3)).history
+    levels = {"central": 0.5, "local": 0.6}
+    path = draw(
+        tmp_path, "x", title="t", curves={"admm": history}, noisy={"n": history}, levels=levels
+    )
+    assert path is not None
+    assert (tmp_path / "x.png").stat().st_size > 10_000
+    assert draw(None, "x", title="t", curves={}, noisy={}, levels=levels) is None
+
+
+if os.environ.get("HALFMASK_DATA"):
+
+    @pytest.mark.slow
+    def test_a9a_meets_its_numbers():
+        task = a9a.a9a_task(None)
+        admm = simulate_admm(task, AdmmConfig(rho=a9a.RHO, rounds=a9a.ROUNDS))
+        assert admm.test_loss < 0.325
+        losses = [
+            simulate_experts(
+                task, budget=Budget(epsilon=1.0, delta=1e-6, unsafe_seed=seed)
+            ).test_loss
+            for seed in range(5)
+        ]
+        assert np.mean(losses) < 0.333
+
+    @pytest.mark.slow
+    def test_gisette_has_the_split_of_a():
+        task, what = gisette.gisette_task(None)
+        assert [part.train.shape for part in task.columns] == [
+            (6000, 2000),
+            (6000, 2000),
+            (6000, 1000),
+        ]
+        assert what == "real" or what.startswith("stand-in: gisette-rebuilt")
