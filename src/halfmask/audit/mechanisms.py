@@ -120,7 +120,7 @@ def sgd(epsilon: float, delta: float, relation: Relation) -> Game:
     from halfmask.methods import sgd as method
 
     first, second = _neighbours("replace", rows=1, width=2)
-    options = {"rate": _RATE, "steps": _STEPS, "clip_norm": 0.25}
+    options = {"rate": _RATE, "steps": _STEPS, "clip_norm": 0.25, "learning_rate": 1e-6}
     return _sampled_fit("sgd", method, first, second, options, epsilon, delta)
 
 

@@ -16,13 +16,12 @@ from halfmask.accounting.events import PoissonGaussianEvent
 from halfmask.audit.distinguish import Game
 from halfmask.audit.games import ScoreGame
 from halfmask.mechanisms.noise import NoiseSource, add_gaussian, noise_source
-from halfmask.mechanisms.sampling import poisson_rows, uniform_rows
 
 Floats = NDArray[np.float64]
 
 _RATE, _STEPS = 1 / 16, 8
 _ROWS = 16
-_RUNS = 4_000
+_RUNS = 8_000
 
 
 def _calibrated(
@@ -51,8 +50,10 @@ def _unknown(seen: Floats, rate: float, std: float) -> float:
     return float(difference.sum())
 
 
-def _took_part(event: PoissonGaussianEvent, source: NoiseSource) -> NDArray[np.bool_]:
-    took_part: NDArray[np.bool_] = source.uniform(event.steps) <= event.rate
+def _batches(event: PoissonGaussianEvent, rows: int, source: NoiseSource) -> NDArray[np.bool_]:
+    """Steps x rows: who takes part, each with the event's rate."""
+    coins = source.uniform(event.steps * rows).reshape(event.steps, rows)
+    took_part: NDArray[np.bool_] = coins <= event.rate
     return took_part
 
 
@@ -62,16 +63,15 @@ def shared_batch(epsilon: float, delta: float, *, corrected: bool) -> Game:
     std = event.noise_multiplier
 
     def run(second: bool) -> float:
-        source, public = noise_source(), np.random.default_rng()
-        score = 0.0
-        for _ in range(event.steps):
-            private_batch = poisson_rows(_ROWS, event.rate, source)
-            own = float(np.any(private_batch == 0)) * (1.0 if second else -1.0)
-            seen = add_gaussian(np.array([own]), std, source)
-            public_batch = uniform_rows(_ROWS, 1, public) if corrected else private_batch
-            shown = np.array([bool(np.any(public_batch == 0))])
-            score += _unknown(seen, event.rate, std) if corrected else _known(seen, shown, 2.0, std)
-        return score
+        source = noise_source()
+        private = _batches(event, _ROWS, source)
+        own = private[:, 0] * (1.0 if second else -1.0)
+        seen = add_gaussian(own, std, source)
+        public = _batches(event, _ROWS, source) if corrected else private
+        if corrected:
+            # A batch drawn on its own says nothing about the other one.
+            return _unknown(seen, event.rate, std)
+        return _known(seen, public[:, 0], 2.0, std)
 
     return ScoreGame(
         mechanism=_named("shared-batch", corrected),
@@ -108,7 +108,7 @@ def lipschitz(epsilon: float, delta: float, *, corrected: bool) -> Game:
 
     def run(second: bool) -> float:
         source = noise_source()
-        took_part = _took_part(event, source)
+        took_part = _batches(event, 1, source)[:, 0]
         value = took_part[:, None] * (contribution if second else opposite)
         seen = add_gaussian(value, noise, source)
         if not corrected:
@@ -142,13 +142,11 @@ def embeddings(epsilon: float, delta: float, *, corrected: bool) -> Game:
 
     def run(second: bool) -> float:
         source = noise_source()
-        score = 0.0
-        for _ in range(event.steps):
-            batch = poisson_rows(_ROWS, event.rate, source)
-            embedded = np.where(batch == 0, 1.0 if second else -1.0, 0.0)
-            sent = add_gaussian(embedded, std, source)
-            score += _known(sent, batch == 0, 2.0, std)
-        return score
+        batches = _batches(event, _ROWS, source)
+        embedded = np.zeros((event.steps, _ROWS))
+        embedded[:, 0] = 1.0 if second else -1.0
+        sent = add_gaussian(embedded, std, source)
+        return _known(sent[:, 0], batches[:, 0], 2.0, std)
 
     return ScoreGame(
         mechanism=_named("embeddings", corrected),
@@ -167,23 +165,18 @@ def batch_size(epsilon: float, delta: float, *, corrected: bool) -> Game:
     Without it the sum of the others is as uncertain as the batch; the observer then does what an
     observer can who is told that the others contribute nothing.
     """
-    event = _calibrated(epsilon, delta, steps=4)
+    event = _calibrated(epsilon, delta, rate=0.01, steps=40)
     std = event.noise_multiplier
 
     def run(second: bool) -> float:
         source = noise_source()
-        score = 0.0
-        for _ in range(event.steps):
-            batch = poisson_rows(_ROWS, event.rate, source)
-            present = bool(np.any(batch == 0))
-            others = 0.0 if corrected else float(len(batch) - present)
-            own = present * (-1.0 if second else 1.0)
-            seen = add_gaussian(np.array([others + own]), std, source)
-            if corrected:
-                score -= _unknown(seen, event.rate, std)
-            else:
-                score += float(_mixture(seen - len(batch), -2.0, event.rate, std).sum())
-        return score
+        batches = _batches(event, 2 * _ROWS, source)
+        own = batches[:, 0] * (-1.0 if second else 1.0)
+        if corrected:
+            return -_unknown(add_gaussian(own, std, source), event.rate, std)
+        size = batches.sum(axis=1)
+        seen = add_gaussian(batches[:, 1:].sum(axis=1) + own, std, source)
+        return float(_mixture(seen - size, -2.0, event.rate, std).sum())
 
     return ScoreGame(
         mechanism=_named("batch-size", corrected),
