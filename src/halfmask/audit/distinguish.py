@@ -1,9 +1,10 @@
-"""The distinguishing audit: many independent runs, each on one of two neighbouring inputs by a coin.
+"""The distinguishing audit: many independent runs, each on one of two neighbouring inputs by a
+coin.
 
 A game runs the real mechanism on one of its two inputs and gives a number that is larger where the
-second input looks likelier; it sees everything the mechanism releases and knows both inputs. A tenth of
-the runs choose the thresholds, the others are counted. The audit looks three times, with a share of the
-error probability for each look, and stops early once the question is settled.
+second input looks likelier; it sees everything the mechanism releases and knows both inputs. A
+tenth of the runs choose the thresholds, the others are counted. The audit looks three times, with
+a share of the error probability for each look, and stops early once the question is settled.
 Guarantee: docs/proofs/audit.md.
 """
 
@@ -33,7 +34,7 @@ from halfmask.audit.lower_bounds import (
 from halfmask.errors import InputError
 
 LOOKS = (0.25, 0.5, 1.0)
-"""Shares of the runs after which the audit looks at what it has; each look may err equally often."""
+"""Shares of the runs after which the audit looks; each look may err equally often."""
 
 _PILOT = 0.1
 _SETTLED = 0.85
@@ -67,7 +68,7 @@ class Game(Protocol):
 
     @property
     def accounted(self) -> Relation:
-        """The relation under which the claim was accounted: `relation`, unless that is the error."""
+        """The relation under which the claim was accounted: `relation`, unless it is wrong."""
 
     @property
     def runs(self) -> int:
@@ -120,7 +121,8 @@ def distinguish(
                 scores=np.concatenate([done.scores, more.scores]),
             )
             found = judge(game, done, thresholds, alpha=alpha, confidence=confidence)
-            # Each look holds with its own share of the error, so their maximum holds with all of it.
+            # Each look holds with its own share of the error, so their maximum holds with all of
+            # it.
             if finding is None or found.lower_bound >= finding.lower_bound:
                 finding = found
             if finding.refuted or finding.lower_bound >= _SETTLED * game.claimed:

@@ -1,8 +1,8 @@
 """Games on real mechanisms: a method that fits, and a step that is handed its contributions.
 
-An *input canary* is a table in which one row's private part takes its most telling values; the method
-runs as it is. A *gradient canary* hands the step itself two contributions of the largest norm that it
-lets pass, which no input can exceed.
+An *input canary* is a table in which one row's private part takes its most telling values; the
+method runs as it is. A *gradient canary* hands the step itself two contributions of the largest
+norm that it lets pass, which no input can exceed.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def enough_runs(epsilon: float, *, least: int = 10_000, most: int = 100_000) -> 
 class FitGame:
     """`fit(table, releaser)` on two neighbouring inputs, observed through all its releases.
 
-    The claim is what the method charged. The score is the exact log-likelihood ratio, by replay; for
-    sampled steps it is exact where only the canary (unit 0) contributes.
+    The claim is what the method charged. The score is the exact log-likelihood ratio, by replay;
+    for sampled steps it is exact where only the canary (unit 0) contributes.
     """
 
     mechanism: str

@@ -4,9 +4,10 @@ Two bounds, both from runs whose threshold was chosen on other runs:
 
 * direct: (ε, δ) alone limits how often an event may happen in one world given the other. It assumes
   nothing, and cannot exceed the logarithm of the number of runs.
-* curve: the events that were charged promise a whole trade-off curve, not one point of it. The guesser's
-  advantage is at most the total variation of that curve, so an advantage seen says how much *less* noise
-  the charged events would need to explain it; the bound is the epsilon of the events with that noise.
+* curve: the events that were charged promise a whole trade-off curve, not one point of it. The
+  guesser's advantage is at most the total variation of that curve, so an advantage seen says how
+  much *less* noise the charged events would need to explain it; the bound is the epsilon of the
+  events with that noise.
 
 Guarantee: docs/proofs/audit.md.
 """
@@ -49,7 +50,7 @@ def at_most(hits: int, trials: int, alpha: float) -> float:
 def direct_epsilon(
     seen: Bits, second: Bits, *, delta: float, alpha: float, towards_second: bool
 ) -> float:
-    """log((P[event | likelier world] − δ) / P[event | other world]), each end by Clopper-Pearson."""
+    """log((P[event | likelier world] − δ) / P[event | other]), each end by Clopper-Pearson."""
     likelier = second if towards_second else ~second
     inside, outside = seen[likelier], seen[~likelier]
     if not len(inside) or not len(outside):

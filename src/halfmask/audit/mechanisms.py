@@ -64,7 +64,7 @@ def full_batch(epsilon: float, delta: float, relation: Relation) -> Game:
 
 
 def gd(epsilon: float, delta: float, relation: Relation) -> Game:
-    """Noisy gradient descent; slopes are clipped so low that the canary always reaches the bound."""
+    """Noisy gradient descent; slopes are clipped so low that the canary reaches the bound."""
     from halfmask.methods.gd import GdConfig, fit_gd
 
     config = GdConfig(clip=0.05)

@@ -53,7 +53,7 @@ def _shares(
 
 
 def _ratio(noise: str, epsilon: float, delta: float, relation: Relation) -> float:
-    """μ for a replaced row, by which parties are calibrated: `row` noise charges 1/√2 for withhold."""
+    """μ for a replaced row, by which parties are calibrated; withheld, `row` costs 1/√2 of it."""
     mu = gaussian_mu(epsilon, delta) * _HAIR
     return mu * np.sqrt(2) if noise == "row" and relation == "withhold" else mu
 
@@ -74,7 +74,7 @@ def one_share(
 
 
 def admm_row(epsilon: float, delta: float, relation: Relation) -> Game:
-    """Many rows agree on the coefficient, so that one row's share goes from one end to the other."""
+    """Many rows agree on the coefficient, so that one row's share goes from end to end."""
     noise = ShareNoise(
         kind="row", rounds=_ROUNDS, ratio=_ratio("row", epsilon, delta, relation), radius=0.5
     )
@@ -117,8 +117,7 @@ def experts(epsilon: float, delta: float, relation: Relation) -> Game:
     Withheld, the row is zero. The matrices' part of the budget is not used by a changed label, so
     the bound stays below nine tenths.
     """
-    from halfmask.vertical.newton import ExpertRows, expert_costs, noisy_newton
-    from halfmask.vertical.newton import NewtonConfig
+    from halfmask.vertical.newton import ExpertRows, NewtonConfig, expert_costs, noisy_newton
 
     config = NewtonConfig()
     rows = ExpertRows(row_norm=1.0, nonnegative=False, label_private=True, target_excess=20.0)

@@ -1,10 +1,10 @@
 """Everything a mechanism releases, in order, and what its observer would make of it.
 
-`recording` notes what leaves the doors of `mechanisms` while a real mechanism runs. `replaying` runs
-the same code again on an input of the observer's choice and hands it the released values instead of
-fresh ones, so that every iterate is the one of the recorded run; what it notes is the value that *would*
-have been released without noise. The two together give the exact log-likelihood ratio of two inputs,
-for any adaptive method, without a second implementation of it.
+`recording` notes what leaves the doors of `mechanisms` while a real mechanism runs. `replaying`
+runs the same code again on an input of the observer's choice and hands it the released values
+instead of fresh ones, so that every iterate is the one of the recorded run; what it notes is the
+value that *would* have been released without noise. The two together give the exact log-likelihood
+ratio of two inputs, for any adaptive method, without a second implementation of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Seen:
     rate: float = 1.0
 
 
-class _LastReleaseSeen(Exception):
+class _LastReleaseSeenError(Exception):
     """Ends a run after its last release: the rest is post-processing, which tells nothing more."""
 
 
@@ -47,7 +47,7 @@ def recording(last: int | None = None) -> Iterator[list[Seen]]:
     def note(released: Seen) -> None:
         seen.append(released)
         if len(seen) == last:
-            raise _LastReleaseSeen
+            raise _LastReleaseSeenError
 
     def series_release(self: GaussianSeries, value: Floats) -> Floats:
         released = series(self, value)
@@ -60,7 +60,7 @@ def recording(last: int | None = None) -> Iterator[list[Seen]]:
         note(Seen(value=total, std=self._noise_std, rate=self._rate))
         return released
 
-    with _doors(series_release, step_release), suppress(_LastReleaseSeen):
+    with _doors(series_release, step_release), suppress(_LastReleaseSeenError):
         yield seen
 
 
@@ -72,7 +72,7 @@ def replaying(seen: Sequence[Seen], *, unit: int = 0) -> Iterator[list[Floats]]:
     def answer(value: Floats) -> Floats:
         exact.append(np.array(value, dtype=np.float64))
         if len(exact) == len(seen):
-            raise _LastReleaseSeen
+            raise _LastReleaseSeenError
         return seen[len(exact) - 1].value
 
     def series_release(self: GaussianSeries, value: Floats) -> Floats:
@@ -84,7 +84,7 @@ def replaying(seen: Sequence[Seen], *, unit: int = 0) -> Iterator[list[Floats]]:
         total = answer(contributions.weighted_sum(rows, weights))
         return total / (self._rate * self._rows)
 
-    with _doors(series_release, step_release), suppress(_LastReleaseSeen):
+    with _doors(series_release, step_release), suppress(_LastReleaseSeenError):
         yield exact
 
 
@@ -128,4 +128,3 @@ def distance(seen: Sequence[Seen], first: Sequence[Floats], second: Sequence[Flo
             for release, one, other in zip(seen, first, second, strict=True)
         )
     )
-

@@ -1,7 +1,7 @@
 """Unsound mechanisms, kept runnable so that the audit can be seen to catch them, with their cures.
 
-Each name stands for two games: the mistake with the epsilon that is claimed for it, and its corrected
-twin with the epsilon that is true. Nothing here is used by anything that trains.
+Each name stands for two games: the mistake with the epsilon that is claimed for it, and its
+corrected twin with the epsilon that is true. Nothing here is used by anything that trains.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Mistakes about sampling: something released shows who took part, and amplification is claimed.
 
-The canary's contributions are ±C of clip norm C = 1 in every step. An observer who knows in which steps
-it took part faces plain Gaussians in these; one who does not faces mixtures in all of them.
+The canary's contributions are ±C of clip norm C = 1 in every step. An observer who knows in which
+steps it took part faces plain Gaussians in these; one who does not faces mixtures in all of them.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def _batches(event: PoissonGaussianEvent, rows: int, source: NoiseSource) -> NDA
 
 
 def shared_batch(epsilon: float, delta: float, *, corrected: bool) -> Game:
-    """Row 0 alone has a public feature, so a public gradient shows whether row 0 is in its batch."""
+    """Row 0 alone has a public feature, so a public gradient shows whether it is in its batch."""
     event = _calibrated(epsilon, delta)
     std = event.noise_multiplier
 
     def run(second: bool) -> float:
         source = noise_source()
         private = _batches(event, _ROWS, source)
-        own = private[:, 0] * (1.0 if second else -1.0)
+        own = np.where(private[:, 0], 1.0 if second else -1.0, 0.0)
         seen = add_gaussian(own, std, source)
         public = _batches(event, _ROWS, source) if corrected else private
         if corrected:
@@ -171,7 +171,7 @@ def batch_size(epsilon: float, delta: float, *, corrected: bool) -> Game:
     def run(second: bool) -> float:
         source = noise_source()
         batches = _batches(event, 2 * _ROWS, source)
-        own = batches[:, 0] * (-1.0 if second else 1.0)
+        own = np.where(batches[:, 0], -1.0 if second else 1.0, 0.0)
         if corrected:
             return -_unknown(add_gaussian(own, std, source), event.rate, std)
         size = batches.sum(axis=1)

@@ -81,8 +81,8 @@ def label_binary(epsilon: float, delta: float, *, corrected: bool) -> Game:
 def learnt_bounds(epsilon: float, delta: float, *, corrected: bool) -> Game:
     """A noisy sum of a private column scaled to [-1, 1] by its own least and largest value.
 
-    A hundred others have the value 1; the canary has 1 or a million. With declared bounds [0, 1] the
-    million is clamped, and the sum moves by what one row may move it.
+    A hundred others have the value 1; the canary has 1 or a million. With declared bounds [0, 1]
+    the million is clamped, and the sum moves by what one row may move it.
     """
     mu = gaussian_mu(epsilon, delta)
     others = np.concatenate([[0.0], np.ones(99)])

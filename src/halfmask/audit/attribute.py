@@ -1,0 +1,193 @@
+"""Attribute inference: how well private values are guessed with a model, and how well they could
+be.
+
+The attacker knows a row's public part and label. Without the model it guesses by what is usual for
+such rows; with it, it prefers values that make the label likely. The bound holds for every
+attacker, however clever, who has the same prior: docs/proofs/audit.md, "Attribute inference".
+Scores are computed on rows of the user's own and are not covered by any guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halfmask.accounting import accountant
+from halfmask.accounting.events import Event
+from halfmask.audit.one_run import log_likelihoods, take
+from halfmask.errors import InputError
+from halfmask.model import Model
+from halfmask.table import Table
+
+Floats = NDArray[np.float64]
+
+_LEVELS_OF_A_NUMBER = 8
+_GRID = 49
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference:
+    """Shares of right guesses of one private column: without the model, with it, and at most."""
+
+    column: str
+    without_model: float
+    with_model: float
+    bound: float
+    rows: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The inference as a JSON object."""
+        return asdict(self)
+
+
+class GuessingBound:
+    """The most right guesses under the charged events, for any prior over the values of a cell.
+
+    π₀ + Σ_{v≠0} π_v·δ(ln(π₀/π_v)), with π₀ the likeliest value; exact for two values.
+    """
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._edges = np.linspace(0.0, 12.0, _GRID)
+        self._deltas = np.array(
+            [
+                accountant.delta(events, epsilon=float(edge), relation="replace") if events else 0.0
+                for edge in self._edges
+            ]
+        )
+
+    def __call__(self, prior: Floats) -> Floats:
+        """One bound per row of `prior`, whose rows sum to one."""
+        ordered = -np.sort(-prior, axis=1)
+        best, others = ordered[:, :1], ordered[:, 1:]
+        odds = np.log(best / np.maximum(others, 1e-300))
+        # δ falls with ε, so the edge below gives a bound that is a little too large.
+        place = np.clip(np.searchsorted(self._edges, odds, side="right") - 1, 0, _GRID - 1)
+        total: Floats = best[:, 0] + (others * self._deltas[place]).sum(axis=1)
+        return np.minimum(1.0, total)
+
+
+def attribute_inference(model: Model, table: Table, *, rows: int = 2000) -> list[Inference]:
+    """Every private column; half of the rows teach the prior, the others are attacked."""
+    if table.schema is None:
+        raise InputError("Attribute inference needs a schema: it goes column by column.")
+    generator = np.random.default_rng()
+    order = generator.permutation(table.n)[: 2 * rows]
+    half = len(order) // 2
+    if half < 10:
+        raise InputError(f"Expected at least 20 rows to attack, got {table.n}.")
+    known, attacked = take(table, order[:half]), take(table, order[half:])
+    bound = GuessingBound(model.privacy.events)
+    return [
+        _attack(model, name, known, attacked, bound)
+        for name in dict.fromkeys(table.private_sources)
+    ]
+
+
+def _attack(
+    model: Model, column: str, known: Table, attacked: Table, bound: GuessingBound
+) -> Inference:
+    candidates, places = _candidates(known, column)
+    prior = _prior(known, attacked, candidates, places)
+    truth = _codes(attacked, candidates, places)
+    # The spread of a regression's error is part of what the attacker knows.
+    scale = 1.0
+    if model.task == "regression":
+        scale = 1 / max(float(np.mean(-2 * log_likelihoods(model, known))), 1e-12)
+    evidence = np.column_stack(
+        [
+            scale * log_likelihoods(model, _with_value(attacked, places, value))
+            for value in candidates
+        ]
+    )
+    posterior = np.log(prior) + evidence
+    return Inference(
+        column=column,
+        without_model=float(np.mean(prior.argmax(axis=1) == truth)),
+        with_model=float(np.mean(posterior.argmax(axis=1) == truth)),
+        bound=float(np.mean(bound(prior))),
+        rows=attacked.n,
+    )
+
+
+def _candidates(table: Table, column: str) -> tuple[Floats, NDArray[np.int64]]:
+    """The encoded values a cell may take: its levels, or steps of a scaled number."""
+    places = np.flatnonzero([source == column for source in table.private_sources])
+    block = table.private[:, places]
+    if np.isin(block, (0.0, 1.0)).all() and len(places) > 1:
+        return np.eye(len(places)), places
+    steps = np.zeros((_LEVELS_OF_A_NUMBER + 1, len(places)))
+    width = 2 / _LEVELS_OF_A_NUMBER
+    steps[:-1, 0] = -1 + width * (np.arange(_LEVELS_OF_A_NUMBER) + 0.5)
+    steps[-1, -1] = 1.0  # missing
+    return steps, places
+
+
+def _codes(table: Table, candidates: Floats, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    apart = ((table.private[:, None, places] - candidates[None]) ** 2).sum(axis=2)
+    nearest: NDArray[np.int64] = apart.argmin(axis=1)
+    return nearest
+
+
+def _with_value(table: Table, places: NDArray[np.int64], value: Floats) -> Table:
+    private = table.private.copy()
+    private[:, places] = value
+    return replace(table, private=private)
+
+
+def _prior(known: Table, attacked: Table, candidates: Floats, places: NDArray[np.int64]) -> Floats:
+    """P(value | public part, label), learnt on other rows and smoothed."""
+    from sklearn.linear_model import LogisticRegression
+
+    codes = _codes(known, candidates, places)
+    count = len(candidates)
+    usual = (np.bincount(codes, minlength=count) + 1.0) / (len(codes) + count)
+    prior = np.tile(usual, (attacked.n, 1))
+    if len(np.unique(codes)) > 1:
+        learner = LogisticRegression(max_iter=100, C=1.0).fit(_knowledge(known), codes)
+        learnt = np.zeros_like(prior)
+        learnt[:, learner.classes_] = learner.predict_proba(_knowledge(attacked))
+        prior = 0.95 * learnt + 0.05 * prior
+    normal: Floats = prior / prior.sum(axis=1, keepdims=True)
+    return normal
+
+
+def _knowledge(table: Table) -> Floats:
+    """What the attacker knows of a row: its public part and its label."""
+    assert table.label is not None
+    if table.classes is None:
+        return np.column_stack([table.public, table.label])
+    return np.column_stack([table.public, np.eye(len(table.classes))[table.label]])
+
+
+def draw(inferences: Sequence[Inference], path: Path) -> None:
+    """Bars per column, without and with the model, and the bound as a line above them."""
+    from matplotlib.figure import Figure
+
+    height = 1.2 + 0.45 * len(inferences)
+    figure = Figure(figsize=(7.0, height), layout="constrained")
+    axes = figure.subplots()
+    place = np.arange(len(inferences))
+    axes.barh(
+        place - 0.2, [i.without_model for i in inferences], 0.36, label="public part and label only"
+    )
+    axes.barh(place + 0.2, [i.with_model for i in inferences], 0.36, label="with the model")
+    for row, inference in enumerate(inferences):
+        label = "most any attacker can reach" if row == 0 else None
+        axes.plot([inference.bound] * 2, [row - 0.4, row + 0.4], "k-", lw=2, label=label)
+    axes.set_yticks(place, [i.column.replace("$", r"\$") for i in inferences])
+    axes.set_xlim(0, 1)
+    axes.invert_yaxis()
+    axes.set_xlabel("share of right guesses")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=8)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def largest_gain(inferences: Sequence[Inference]) -> float:
+    """The most that the model adds to the guesses of any column."""
+    return max((i.with_model - i.without_model for i in inferences), default=math.nan)

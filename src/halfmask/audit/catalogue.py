@@ -1,0 +1,39 @@
+"""Every game by name: mechanisms of the package, refuted mistakes, and their corrected twins."""
+
+from __future__ import annotations
+
+from halfmask.accounting.relations import Relation
+from halfmask.audit.distinguish import Game
+from halfmask.audit.mechanisms import MECHANISMS
+from halfmask.audit.refutations import REFUTATIONS
+from halfmask.errors import InputError
+from halfmask.schema import suggest
+
+_REFUTED, _CORRECTED = "refuted-", "corrected-"
+
+
+def names() -> tuple[str, ...]:
+    """All names, mechanisms first."""
+    twins = [prefix + name for prefix in (_REFUTED, _CORRECTED) for name in REFUTATIONS]
+    return (*MECHANISMS, *twins)
+
+
+def is_twin(name: str) -> bool:
+    """Whether `name` is a known mistake or its corrected twin."""
+    return name.startswith((_REFUTED, _CORRECTED))
+
+
+def game_named(name: str, *, epsilon: float, delta: float, relation: Relation) -> Game:
+    """The game called `name`, claiming (epsilon, delta)."""
+    if name in MECHANISMS:
+        return MECHANISMS[name](epsilon, delta, relation)
+    for prefix in (_REFUTED, _CORRECTED):
+        found = REFUTATIONS.get(name.removeprefix(prefix)) if name.startswith(prefix) else None
+        if found is not None:
+            if relation != "replace":
+                raise InputError(f"{name!r} is a claim about replacement: leave --relation out.")
+            make = found.unsound if prefix == _REFUTED else found.corrected
+            return make(epsilon, delta)
+    raise InputError(
+        f"Unknown mechanism {name!r}.{suggest(name, names())} `halfmask audit --list` names all."
+    )

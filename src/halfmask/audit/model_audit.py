@@ -1,0 +1,105 @@
+"""The audit of a fitted model: trained again on the user's rows with canaries, and its columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from halfmask.audit.attribute import Inference, attribute_inference, draw
+from halfmask.audit.finding import Finding
+from halfmask.audit.one_run import one_run
+from halfmask.errors import InputError
+from halfmask.mechanisms.noise import noise_source
+from halfmask.model import Model
+from halfmask.table import Table
+
+AUDIT_FILE = "audit.json"
+FIGURE_FILE = "attribute-inference.svg"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelAudit:
+    """What the one-run audit found, and how well each private column is guessed."""
+
+    finding: Finding
+    inferences: tuple[Inference, ...]
+    figure: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding's fields, with the columns beside them."""
+        return {
+            **self.finding.to_json(),
+            "attribute_inference": [inference.to_json() for inference in self.inferences],
+            "figure": self.figure,
+            "covered_by_guarantee": False,
+        }
+
+
+def audit_model(
+    folder: Path,
+    frame: Any,
+    *,
+    canaries: int = 1000,
+    confidence: float = 0.95,
+    report: Callable[[float, str], None] | None = None,
+) -> ModelAudit:
+    """Train once more as the model was trained, with canaries; attack its columns; store both.
+
+    The model in `folder` is not changed and nothing is charged: what is learnt here is for the
+    owner of the data, and `audit.json` holds counts and rates only.
+    """
+    from halfmask.training import train
+
+    model = Model.load(folder)
+    if model.encoder is None:
+        raise InputError(
+            "This model was fitted on bare arrays: an audit with your data needs a model that was "
+            "trained with a schema."
+        )
+    tell = report or (lambda share, text: None)
+    table = model.encoder.encode(frame)
+    privacy = model.privacy
+
+    def fit(planted: Table) -> Model:
+        return train(
+            planted,
+            epsilon=privacy.calibrated_epsilon,
+            delta=privacy.delta,
+            relation=privacy.relation,
+            method=model.method,
+            noise=noise_source(),
+            encoder=model.encoder,
+        )
+
+    tell(0.05, "training with canaries")
+    finding = one_run(
+        table,
+        fit,
+        claimed=privacy.calibrated_epsilon,
+        delta=privacy.delta,
+        relation=privacy.relation,
+        mechanism=model.method,
+        canaries=canaries,
+        confidence=confidence,
+    )
+    tell(0.6, "guessing private columns")
+    inferences = tuple(attribute_inference(model, table)) if table.private.shape[1] else ()
+    figure = _drawn(inferences, folder)
+    found = ModelAudit(finding=finding, inferences=inferences, figure=figure)
+    text = json.dumps(found.to_json(), indent=2, allow_nan=False)
+    (folder / AUDIT_FILE).write_text(text, encoding="utf-8")
+    return found
+
+
+def _drawn(inferences: tuple[Inference, ...], folder: Path) -> str | None:
+    """The figure's name; None where nothing is private but the label, or matplotlib is missing."""
+    if not inferences:
+        return None
+    try:
+        draw(inferences, folder / FIGURE_FILE)
+    except ModuleNotFoundError:
+        return None
+    return FIGURE_FILE

@@ -1,0 +1,125 @@
+"""`halfmask audit`: attack a model or a mechanism, and print the epsilon it has at least."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from halfmask.cli.output import emit, json_option, note, reporting
+
+
+@click.command()
+@click.argument("model", required=False, type=click.Path(path_type=Path))
+@click.option("--data", type=click.Path(path_type=Path), help="The rows to plant canaries in.")
+@click.option("--mechanism", help="A mechanism by name instead of a model (see --list).")
+@click.option("--epsilon", type=float, default=1.0, show_default=True, help="What it claims.")
+@click.option("--delta", type=float, default=1e-5, show_default=True)
+@click.option(
+    "--confidence",
+    type=float,
+    help="How sure the lower bound shall be (default: 0.95; 0.999 for refuted-* and corrected-*).",
+)
+@click.option(
+    "--relation",
+    type=click.Choice(["replace", "withhold"]),
+    default="replace",
+    show_default=True,
+    help="How the two inputs of a mechanism differ.",
+)
+@click.option("--runs", type=int, help="Runs of a mechanism (default: what a telling bound needs).")
+@click.option("--canaries", type=int, default=1000, show_default=True, help="In a model's data.")
+@click.option("--list", "listing", is_flag=True, help="List the mechanisms.")
+@json_option
+def audit(
+    model: Path | None,
+    data: Path | None,
+    mechanism: str | None,
+    epsilon: float,
+    delta: float,
+    confidence: float | None,
+    relation: str,
+    runs: int | None,
+    canaries: int,
+    listing: bool,
+    as_json: bool,
+) -> None:
+    """Attack MODEL (with --data) or a --mechanism; exit 4 where its claim is refuted."""
+    from halfmask.accounting.gaussian import check_delta, check_epsilon
+    from halfmask.errors import InputError
+
+    check_epsilon(epsilon)
+    check_delta(delta)
+    if confidence is not None and not 0 < confidence < 1:
+        raise InputError(f"Expected a confidence strictly between 0 and 1, got {confidence}.")
+    if listing:
+        _list(as_json)
+    elif mechanism is not None and model is None:
+        _mechanism(mechanism, epsilon, delta, relation, confidence, runs, as_json)
+    elif model is not None and mechanism is None:
+        _model(model, data, confidence or 0.95, canaries, as_json)
+    else:
+        raise InputError("Pass a model folder with --data FILE, or --mechanism NAME (see --list).")
+
+
+def _list(as_json: bool) -> None:
+    from halfmask.audit.catalogue import names
+    from halfmask.audit.refutations import REFUTATIONS
+
+    mistakes = {f"refuted-{name}": found.mistake for name, found in REFUTATIONS.items()}
+    lines = [f"{name:28}{mistakes.get(name, '')}".rstrip() for name in names()]
+    emit({"mechanisms": list(names()), "mistakes": mistakes}, "\n".join(lines), as_json)
+
+
+def _mechanism(
+    name: str,
+    epsilon: float,
+    delta: float,
+    relation: str,
+    confidence: float | None,
+    runs: int | None,
+    as_json: bool,
+) -> None:
+    from halfmask.accounting.relations import check_relation
+    from halfmask.audit.catalogue import game_named, is_twin
+    from halfmask.audit.distinguish import distinguish
+
+    sure = confidence or (0.999 if is_twin(name) else 0.95)
+    with reporting(f"audit {name}") as report:
+        game = game_named(name, epsilon=epsilon, delta=delta, relation=check_relation(relation))
+        finding = distinguish(game, confidence=sure, runs=runs, report=report)
+    result: dict[str, Any] = {**finding.to_json(), "mechanism": name}
+    emit(result, finding.text(), as_json)
+    _end(finding.refuted)
+
+
+def _model(
+    folder: Path, data: Path | None, confidence: float, canaries: int, as_json: bool
+) -> None:
+    from halfmask.audit.model_audit import AUDIT_FILE, audit_model
+    from halfmask.errors import InputError
+    from halfmask.table import read_frame
+
+    if data is None:
+        raise InputError(
+            "Auditing a model plants canaries in its rows: pass them with --data FILE."
+        )
+    frame = read_frame(data)
+    with reporting("audit") as report:
+        found = audit_model(folder, frame, canaries=canaries, confidence=confidence, report=report)
+    lines = [found.finding.text(), ""]
+    if found.inferences:
+        lines.append(f"{'column':24}{'without model':>14}{'with model':>12}{'at most':>10}")
+    for each in found.inferences:
+        lines.append(
+            f"{each.column:24}{each.without_model:14.3f}{each.with_model:12.3f}{each.bound:10.3f}"
+        )
+    emit({"model": str(folder), **found.to_json()}, "\n".join(lines), as_json)
+    note(f"Written to {folder / AUDIT_FILE}; `halfmask report` shows it.")
+    _end(found.finding.refuted)
+
+
+def _end(refuted: bool) -> None:
+    if refuted:
+        raise click.exceptions.Exit(4)
