@@ -180,6 +180,15 @@ def test_budget_is_refused_before_anything_is_released(columns, releaser):
         AdmmParty(matrix, strength=1.0, noise=noise, releaser=releaser(epsilon=1.0))
 
 
+def test_a_rho_that_rounding_could_exploit_is_refused(columns, releaser):
+    matrix, _ = columns
+    noise = ShareNoise(kind="row", rounds=3, ratio=0.1)
+    side = AdmmParty(matrix, strength=1.0, noise=noise, releaser=releaser())
+    with pytest.raises(InputError, match="rounding"):
+        side.share(residual=np.zeros(300), dual=np.zeros(300), rho=1e9, divisor=1)
+    side.share(residual=np.zeros(300), dual=np.zeros(300), rho=1e5, divisor=1)
+
+
 def test_as_written_noise_stays_in_the_column_space(columns):
     matrix, labels = columns
     noise = ShareNoise(kind="as-written", std=5.0)

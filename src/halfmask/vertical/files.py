@@ -74,7 +74,8 @@ def read_task(
                 test=tests[name],
                 row_norm=math.sqrt(len(own.columns)),
                 nonnegative=not any(c.kind == "number" and c.bins == 0 for c in own.columns),
-                column_names=tuple(column.name for column in own.columns),
+                column_names=own.private,
+                public_names=own.public,
             )
             for name, own in schemas.items()
         ),

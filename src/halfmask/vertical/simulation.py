@@ -44,7 +44,11 @@ _HAIR = 1 - 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """One party's encoded columns, and what is known of them without looking."""
+    """One party's encoded columns, and what is known of them without looking.
+
+    `column_names` are promised to be protected; `public_names` are not, although noise covers them
+    too, because their levels and ranges may have been learnt.
+    """
 
     name: str
     train: Any
@@ -52,6 +56,7 @@ class Columns:
     row_norm: float
     nonnegative: bool
     column_names: tuple[str, ...] = ()
+    public_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +182,9 @@ def simulate_admm(
         costs["label"] = label_epsilon
     if doors and budget is not None:
         ratios = [budget.ratio(1.0)] * len(doors)
-        costs["person"] = gaussian_epsilon(combined_ratio(ratios), budget.delta)
+        # Hidden labels are pure ε: added, where they are protected at all.
+        together = gaussian_epsilon(combined_ratio(ratios), budget.delta)
+        costs["person"] = together + (label_epsilon or 0.0)
 
     def watch(number: int) -> dict[str, float]:
         found = list(sides.values())
@@ -310,19 +317,16 @@ def simulate_experts(
     test = None if task.test_labels is None else scores("test")
     history = ({"round": 1.0, **_losses(task, scores("train"), test)},)
     each = [side.costs for side in found]
-    costs = {
-        "person": gaussian_epsilon(
-            combined_ratio([*[c.person for c in each], prior_ratio]), budget.delta
-        ),
-        "columns at all parties": gaussian_epsilon(
-            combined_ratio([c.block for c in each]), budget.delta
-        ),
-        "label": label_epsilon
-        if label_epsilon is not None
-        else gaussian_epsilon(
-            combined_ratio([*[c.label for c in each], prior_ratio]), budget.delta
-        ),
-    }
+    blocks = gaussian_epsilon(combined_ratio([c.block for c in each]), budget.delta)
+    costs = {"columns at all parties": blocks}
+    if label_epsilon is not None:
+        # Given the randomised labels only the blocks are left; a pure ε is added.
+        costs |= {"person": blocks + label_epsilon, "label": label_epsilon}
+    else:
+        for name in ("person", "label"):
+            ratios = [getattr(cost, name) for cost in each]
+            total = combined_ratio([*ratios, prior_ratio])
+            costs[name] = gaussian_epsilon(total, budget.delta)
     return _simulation("experts", task, history, doors, costs, notes=(result.combination.rule,))
 
 

@@ -42,7 +42,15 @@ def party_statements(
         part.name: _statement(
             part,
             simulation,
-            [name for other in columns if other is not part for name in other.column_names],
+            [
+                *part.public_names,
+                *(
+                    name
+                    for other in columns
+                    if other is not part
+                    for name in (*other.column_names, *other.public_names)
+                ),
+            ],
             delta=delta,
             relation=relation,
             label=label,
