@@ -21,7 +21,7 @@ from halfmask.report.attacker import (
 )
 
 MU = st.floats(0.05, 4.0)
-GRID = np.linspace(-30, 34, 400_001)
+GRID = np.linspace(-12, 16, 60_001)
 
 
 def gaussian(mu: float) -> list[GaussianEvent]:
