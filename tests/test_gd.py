@@ -19,6 +19,7 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.gd import Descent, GdConfig, PublicPenalty, coded_targets, fit_gd
+from halfmask.methods.public_start import only_private
 from halfmask.methods.unit_rows import unit_rows
 from halfmask.schema import Schema
 from halfmask.table import Encoder, Table
@@ -332,3 +333,50 @@ def test_tables_that_cannot_be_fitted_are_refused_before_a_charge() -> None:
         with pytest.raises(InputError, match=problem):
             fit_gd(bad, source, epsilon=1.0, delta=1e-6)
         assert source.events == ()
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax", "squared"])
+@pytest.mark.parametrize("relation", ["replace", "withhold"])
+def test_a_public_start_and_the_descent_together_cost_what_was_asked_for(
+    loss: str, relation: str
+) -> None:
+    table, _ = neighbours(loss, label="private", columns="some", signed=False, seed=3, rows=60)
+    paid = releaser(relation=relation)
+    fit = fit_gd(table, paid, epsilon=1.0, delta=1e-6)
+    spent = accounted_epsilon(paid.events, delta=1e-6, relation=paid.relation)
+    assert 0.999 < spent <= 1.0
+    assert len(paid.released) == 2
+    outputs = 3 if loss == "softmax" else 1
+    assert fit.coef.shape == (outputs, table.public.shape[1] + table.private.shape[1])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(-50, 50))
+def test_an_offset_never_lifts_the_statistic_beyond_its_sensitivity(
+    seed: int, offset: float
+) -> None:
+    tables = neighbours("logistic", label="private", columns="some", signed=False, seed=seed)
+    loss = loss_named("logistic", classes=2)
+    moved = []
+    for table in map(only_private, tables):
+        rows = replace(unit_rows(table, precondition=0.25), offset=offset * np.ones((table.n, 1)))
+        targets = coded_targets(table, loss)
+        descent = Descent(rows, targets, loss, GdConfig(), True, releaser(epsilon=10.0), 1.0)
+        theta = 5 * np.random.default_rng(seed).normal(size=(rows.d, 1))
+        moved.append(descent.statistic(theta)[0])
+    change = np.linalg.norm(moved[0] - moved[1])
+    assert change <= descent.sensitivity.replace * (1 + 1e-9)
+
+
+def test_public_features_are_fitted_ahead_of_private_ones() -> None:
+    rng = np.random.default_rng(0)
+    n = 4000
+    open_, level = rng.uniform(0, 1, n), rng.choice(LETTERS, n)
+    y = np.where((open_ > 0.5) ^ ((level == "a") & (rng.uniform(size=n) < 0.2)), "yes", "no")
+    declared = schema("logistic", label="private", columns="some", signed=False)
+    data = pa.table({"level": level, "number": rng.uniform(size=n), "open": open_, "y": y})
+    table = Encoder.fit(declared, data).encode(data)
+    fit = fit_gd(table, releaser(), epsilon=1.0, delta=1e-6)
+    scores = np.hstack([table.public, table.private]) @ fit.coef[0] + fit.intercept[0]
+    assert ((scores > 0) == (table.label == 1)).mean() > 0.85
+    assert fit.details["public_start_share"] == pytest.approx(1 / 3)

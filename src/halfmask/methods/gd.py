@@ -113,8 +113,20 @@ def fit_gd(
     loss: str | None = None,
     config: GdConfig | None = None,
     penalty: PublicPenalty | None = None,
+    public_start: bool = True,
 ) -> LinearFit:
-    """Fit under (epsilon, delta). Guarantee: docs/proofs/gd.md."""
+    """Fit under (epsilon, delta). Guarantee: docs/proofs/gd.md.
+
+    With a private label and some public features, `public_start` fits those by one release first
+    (default loss and no penalty only), and descends on the private ones from there.
+    """
+    plain = loss is None and penalty is None
+    if public_start and plain and starts_from_public(table):
+        from halfmask.methods.public_start import fit_from_public_start
+
+        return fit_from_public_start(
+            table, releaser, epsilon=epsilon, delta=delta, config=config or GdConfig()
+        )
     config = config or GdConfig()
     classes = 0 if table.classes is None else len(table.classes)
     chosen = loss_named(loss or default_loss(classes), classes=classes)
@@ -133,6 +145,11 @@ def fit_gd(
     coef, intercept = rows.unfold(theta)
     coef, intercept = _in_label_units(table, chosen, coef, intercept)
     return LinearFit(coef=coef, intercept=intercept, details=descent.details)
+
+
+def starts_from_public(table: Table) -> bool:
+    """Whether public features can be fitted ahead of private ones: the label must be private."""
+    return bool(table.label_private and table.public.shape[1] and table.private.shape[1])
 
 
 class Descent:

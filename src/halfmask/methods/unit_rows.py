@@ -35,6 +35,7 @@ class UnitRows:
     """((constant, public, private) − centre) · scale, row by row, as a dense or sparse matrix.
 
     `row_weights` (in (0, 1], public) multiply a row's gradient; `scale` makes features columns.
+    `offset` is added to the scores: what a model that is known already says of each row.
     """
 
     matrix: Any
@@ -44,6 +45,7 @@ class UnitRows:
     public_size: int
     row_weights: Floats
     bounds: RowBounds
+    offset: Floats | float = 0.0
 
     @property
     def n(self) -> int:
@@ -63,7 +65,7 @@ class UnitRows:
     def scores(self, theta: Floats) -> Floats:
         """One column of scores per output."""
         found: Floats = np.asarray(self.matrix @ theta) - self.centre @ theta
-        return found
+        return found + self.offset
 
     def gradient_sum(self, slopes: Floats) -> Floats:
         """The sum of slope ⊗ row over all rows, as columns x outputs."""
