@@ -37,7 +37,7 @@ from halfmask.vertical.simulation import (
 
 CUTS = (0, 2000, 4000, 5000)
 DELTA = 1e-5
-STEP_SIZES = (1e-4, 3e-4, 1e-3, 3e-3)
+STEP_SIZES = (0.003, 0.01, 0.03, 0.1, 0.3)
 ADMM_ROUNDS, SGD_EPOCHS = 10, 50
 AS_WRITTEN_STDS = (0.001, 0.003, 0.01)
 # Scores of about ±4 are all a row can want; rows of 5000 numbers in [-1, 1] are long.
@@ -94,7 +94,7 @@ def run(
 
     runs = []
     for place, step_size in enumerate(STEP_SIZES):
-        tell(0.2 + 0.1 * place, f"SGD, step size {step_size:g}")
+        tell(0.2 + 0.08 * place, f"SGD, step size {step_size:g}")
         config = FdmlConfig(epochs=SGD_EPOCHS, step_size=step_size)
         runs.append(simulate_fdml(task, config, strength=STRENGTH))
     best = min(range(len(runs)), key=lambda index: test_loss(runs[index]))

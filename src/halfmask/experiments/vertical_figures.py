@@ -33,13 +33,14 @@ def draw(
         noise.plot(
             range(1, len(history) + 1), values, label=label, marker="." if len(values) < 6 else ""
         )
+    ends = [history[-1]["test_loss"] for history in (*curves.values(), *noisy.values())]
+    reached = [*levels.values(), *ends]
     for axis in (test, noise):
         for place, (label, level) in enumerate(levels.items()):
             axis.axhline(
                 level, linestyle="--", linewidth=0.8, color=f"C{7 + place % 3}", label=label
             )
-        top = max([*levels.values(), 0.1]) * 1.6
-        axis.set_ylim(min(levels.values()) * 0.93, top)
+        axis.set_ylim(0.93 * min(reached), 1.6 * max(levels.values()))
     for axis, what in (
         (objective, "training objective"),
         (test, "test log loss"),
