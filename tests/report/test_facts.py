@@ -38,6 +38,7 @@ def test_a_bare_array_has_private_columns_only(bare: Path) -> None:
     text = page(facts)
     assert "There is no ledger file" in text
     assert "0 public: not protected" in text
+    assert "None: every column is private." in text
 
 
 def test_a_bare_array_cannot_be_scored_from_a_file(bare: Path, trained: Trained) -> None:

@@ -69,7 +69,8 @@ def page(facts: Facts) -> str:
 
 def _guarantee(facts: Facts) -> str:
     statement = facts.statement
-    kind = "verdict bad" if statement.seeded else "verdict"
+    weak = words.weakness(facts)
+    kind = "verdict bad" if statement.seeded or weak else "verdict"
     answers = "".join(
         f"<dt>{escape(question)}</dt><dd>{escape(answer)}</dd>"
         for question, answer in words.guarantee(facts)
@@ -82,7 +83,6 @@ def _guarantee(facts: Facts) -> str:
             '<p class="verdict bad">An audit has refuted a claim of this model: '
             '<a href="#audit">see below</a>. Do not rely on the number above.</p>'
         )
-    weak = words.weakness(facts)
     if weak is not None:
         warnings += f'<p class="verdict bad">{escape(weak)}</p>'
     return (
@@ -262,7 +262,8 @@ def _statement(statement: Statement) -> str:
     content = base64.b64encode(_json(statement).encode("utf-8")).decode("ascii")
     events = "".join(f"<li>{escape(describe(event))}</li>" for event in statement.events)
     return (
-        f"<pre>{escape(statement.text())}</pre>"
+        '<pre role="region" tabindex="0" aria-label="The statement in words">'
+        f"{escape(statement.text())}</pre>"
         f"<h3>Charged events</h3><ul>{events or '<li>none</li>'}</ul>"
         '<p><a class="download" download="statement.json" '
         f'href="data:application/json;base64,{content}">Download the statement (JSON)</a></p>'

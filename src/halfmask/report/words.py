@@ -109,7 +109,9 @@ def guarantee(facts: Facts) -> list[tuple[str, str]]:
         (
             "Which columns are not protected at all?",
             f"{listed(unprotected(statement))}. They were used as they are. The number of rows is "
-            "not hidden either.",
+            "not hidden either."
+            if unprotected(statement)
+            else "None: every column is private. Only the number of rows is not hidden.",
         ),
         (
             "Against whom?",
