@@ -26,7 +26,7 @@ from halfmask.vertical.party import admm_party
 Progress = Callable[[float, str], None]
 AGAINST = "A's prototype"
 RHO, STRENGTH = 0.25, 1.0
-SIZES = (12_500, 25_000, 50_000, 100_000, 200_000)
+SIZES = (40_000, 80_000, 160_000, 320_000, 640_000)
 PARTIES = (2, 4, 8, 16, 32)
 TIGHT_ROWS = 2000
 
@@ -56,8 +56,8 @@ def run(progress: Progress | None = None) -> dict[str, Any]:
         rounds=3,
     )
     tell(0.9, "growth with rows and parties")
-    by_rows = [_round_seconds(rows, 8) for rows in SIZES]
-    by_parties = [_round_seconds(20_000, parties) for parties in PARTIES]
+    by_rows = [_round_seconds(rows, 4) for rows in SIZES]
+    by_parties = [_round_seconds(80_000, parties) for parties in PARTIES]
     large = _large_round()
     ratios.append(large)
     return {
@@ -132,17 +132,18 @@ def tight_gap(blocks: list[Any], targets: Vector, rounds: int) -> float:
 
 
 def _round_seconds(rows: int, parties: int, columns: int = 20) -> float:
-    """The shortest of several rounds on random dense columns, after the decomposition.
+    """Processor time of the shortest of several rounds on random dense columns.
 
-    The shortest, because whatever else a machine does can only lengthen a round.
+    Processor time and the shortest round, because what else the machine does is not meant; sizes
+    beyond the caches, because the step out of them is not growth of the algorithm.
     """
     channel, targets, _ = _random(rows, parties, columns)
     state = run_admm(channel, targets, AdmmConfig(rounds=2)).state
     times = []
-    for number in range(3, 18):
-        started = time.perf_counter()
+    for number in range(3, 12):
+        started = time.process_time()
         state = run_admm(channel, targets, AdmmConfig(rounds=number), state=state).state
-        times.append(time.perf_counter() - started)
+        times.append(time.process_time() - started)
     return min(times)
 
 
