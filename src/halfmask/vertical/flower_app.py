@@ -43,6 +43,7 @@ from halfmask.vertical.run_state import load_state, save_state, write_durably
 
 _log = logging.getLogger(__name__)
 _VALUE = "value/"
+_POLL_SECONDS = 0.3
 
 client_app = ClientApp()
 server_app = ServerApp()
@@ -105,21 +106,44 @@ class FlowerChannel:
 
     def exchange(self, requests: Mapping[str, Message]) -> dict[str, Message]:
         """One reply per party that answered in time; a party that reports an error is named."""
-        names = {node: name for name, node in self._nodes.items()}
         sent = [
             Envelope(to_record(request), self._nodes[name], "query")
             for name, request in requests.items()
         ]
+        waiting = dict(zip(self._grid.push_messages(sent), requests, strict=True))
+        deadline = time.monotonic() + self._timeout
         replies: dict[str, Message] = {}
-        for envelope in self._grid.send_and_receive(sent, timeout=self._timeout):
-            name = names[envelope.metadata.src_node_id]
-            if not envelope.has_content():
-                raise PartyError(f"Party {name!r} failed: {envelope.error.reason}.")
-            if "error" in envelope.content:
-                record: Any = envelope.content["error"]
-                raise PartyError(f"Party {name!r} says: {record['text']}")
-            replies[name] = from_record(envelope.content)
+        while waiting and time.monotonic() < deadline:
+            for message_id, name in list(waiting.items()):
+                # One at a time: whatever goes wrong is then known to be this party's.
+                for envelope in self._pulled(message_id, name):
+                    replies[name] = _opened(envelope, name)
+                    waiting.pop(message_id, None)
+            time.sleep(_POLL_SECONDS)
         return replies
+
+    def _pulled(self, message_id: str, name: str) -> list[Envelope]:
+        try:
+            return list(self._grid.pull_messages([message_id]))
+        except Exception as error:
+            raise PartyError(
+                f"The answer of party {name!r} did not arrive whole ({type(error).__name__}): "
+                "check that the party runs, then resume from the last finished round."
+            ) from error
+
+
+def _opened(envelope: Envelope, name: str) -> Message:
+    if not envelope.has_content():
+        raise PartyError(f"Party {name!r} failed: {envelope.error.reason}.")
+    if "error" in envelope.content:
+        record: Any = envelope.content["error"]
+        raise PartyError(f"Party {name!r} says: {record['text']}")
+    try:
+        return from_record(envelope.content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise PartyError(
+            f"Party {name!r} sent something that is not a message ({type(error).__name__})."
+        ) from error
 
 
 def find_parties(grid: Grid, expected: set[str], timeout: float) -> dict[str, int]:
@@ -158,6 +182,10 @@ def coordinate(grid: Grid, context: Context) -> None:
         result = run_method(FlowerChannel(grid, nodes, settings.timeout), settings)
     except HalfmaskError as error:
         _finish(settings, "error.json", {"error": str(error), "exit_code": error.exit_code})
+        raise
+    except Exception as error:
+        told = f"The run failed ({type(error).__name__}); the SuperLink's log says more."
+        _finish(settings, "error.json", {"error": told, "exit_code": 1})
         raise
     _finish(settings, "result.json", result)
 
