@@ -1,0 +1,128 @@
+"""What arrives over Flower is checked party by party, with a grid that misbehaves on purpose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+from flwr.app import ConfigRecord, Error, RecordDict
+from flwr.app import Message as Envelope
+from flwr.supercore.task_identity import TaskIdentity
+
+from halfmask.errors import BudgetExceededError, DataError, InputError
+from halfmask.vertical.channel import Message, PartyError, ask_all
+from halfmask.vertical.flower_app import (
+    FlowerChannel,
+    _disclosable,
+    find_parties,
+    from_record,
+    to_record,
+)
+
+
+@pytest.fixture(autouse=True)
+def identity(monkeypatch):
+    """Flower gives every app process an identity; messages cannot be made without one."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+REQUEST = Message(kind="admm-share", run="r", round=1)
+
+
+class Grid:
+    """Answers from functions, one per node; an answer of None never arrives."""
+
+    def __init__(self, nodes):
+        self.nodes = nodes
+        self.sent = {}
+
+    def get_node_ids(self):
+        return list(self.nodes)
+
+    def push_messages(self, messages):
+        ids = []
+        for message in messages:
+            ids.append(f"m{len(self.sent)}")
+            self.sent[ids[-1]] = message
+        return ids
+
+    def pull_messages(self, message_ids):
+        for message_id in message_ids:
+            message = self.sent[message_id]
+            answer = self.nodes[message.metadata.dst_node_id](from_record(message.content))
+            if isinstance(answer, Message):
+                answer = to_record(answer)
+            if isinstance(answer, Error):
+                yield Envelope(error=answer, reply_to=message)
+            elif answer is not None:
+                yield Envelope(content=answer, reply_to=message)
+
+
+def good(request):
+    return request.reply(arrays={"share": np.ones(4)})
+
+
+def raising(request):
+    raise ConnectionError("gone")
+
+
+def said(text):
+    return lambda request: RecordDict({"error": ConfigRecord({"text": text})})
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda request: None, "No answer from 'b'"),
+        (raising, "'b' did not arrive whole"),
+        (lambda request: Error(code=1, reason="crashed"), "'b' failed: crashed"),
+        (said("its budget does not allow this"), "'b' says: its budget"),
+        (lambda request: RecordDict({"other": ConfigRecord({})}), "not a message"),
+        (lambda request: request.reply(arrays={"share": np.ones(3)}), "'b' sent 'share' of shape"),
+        (lambda request: request.reply(arrays={"share": np.full(4, np.nan)}), "not finite"),
+        (
+            lambda request: Message(kind=request.kind, run="other", round=1),
+            "'b' answered for another run",
+        ),
+    ],
+)
+def test_whatever_goes_wrong_names_the_party(answer, words):
+    channel = FlowerChannel(Grid({1: good, 2: answer}), {"a": 1, "b": 2}, timeout=1.0)
+    with pytest.raises(PartyError, match=words):
+        ask_all(channel, REQUEST, shapes={"share": (4,)})
+
+
+def test_good_answers_arrive_under_their_names():
+    channel = FlowerChannel(Grid({1: good, 2: good}), {"a": 1, "b": 2}, timeout=5.0)
+    replies = ask_all(channel, REQUEST, shapes={"share": (4,)})
+    assert list(replies) == ["a", "b"]
+
+
+def named(name):
+    return lambda request: request.reply(values={"party": name})
+
+
+def test_parties_are_found_by_the_names_they_give():
+    grid = Grid({7: named("b"), 5: named("a")})
+    assert find_parties(grid, {"a", "b"}, timeout=5.0) == {"a": 5, "b": 7}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ({1: named("a"), 2: named("a")}, "Two parties named 'a'"),
+        ({1: named("a"), 2: named("c")}, "'c' has joined"),
+        ({1: named("a")}, "No answer from 'b'"),
+    ],
+)
+def test_strangers_doubles_and_absent_parties_are_named(nodes, words):
+    with pytest.raises(PartyError, match=words):
+        find_parties(Grid(nodes), {"a", "b"}, timeout=1.5)
+
+
+def test_errors_about_a_partys_own_files_stay_at_the_party():
+    assert "17" not in _disclosable(DataError("Column 'age', row 17: not a number."))
+    assert _disclosable(BudgetExceededError("spent 0.9 of 1")) == "its budget does not allow this"
+    assert _disclosable(InputError("does not answer 'x'")) == "does not answer 'x'"
