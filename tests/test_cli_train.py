@@ -226,3 +226,14 @@ def test_a_folder_without_a_model_says_what_to_pass(people: Path) -> None:
     (people / "model").mkdir()
     (people / "model" / "model.json").write_text("{")
     refused(halfmask("evaluate", people / "model", people / "people.csv"), "damaged")
+
+
+def test_evaluating_without_the_label_says_so(people: Path) -> None:
+    assert train(people).exit_code == 0
+    (people / "new.csv").write_text("age,dose,town\n30,1.5,A\n")
+    refused(halfmask("evaluate", people / "model", people / "new.csv"), "needs the label", "'sick'")
+
+
+def test_a_delta_that_lets_one_row_fail_is_warned_about(people: Path) -> None:
+    assert "below 1 / rows" in train(people, "--delta", 0.01).stderr
+    assert "below 1 / rows" not in train(people, "--delta", 1e-5, out="other").stderr

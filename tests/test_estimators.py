@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask import estimators as all_estimators
-from halfmask.accounting.ledger import Ledger
+from halfmask.accounting.ledger import Ledger, MemoryLedger
 from halfmask.errors import BudgetExceededError, DataError, InputError
 from halfmask.estimators import SpendsAgainWarning
 from halfmask.schema import Column, Label, Schema
@@ -192,3 +192,12 @@ def test_a_schema_for_the_other_task_is_refused() -> None:
 def test_labels_of_another_length_are_refused() -> None:
     with pytest.raises(DataError, match="one label a row"):
         HalfmaskClassifier(SCHEMA).fit(frame(), ["no"])
+
+
+@pytest.mark.parametrize("method", ["gd", "one-shot", "sgd", "label-span"])
+def test_an_unknown_option_is_refused_before_a_charge(method: str) -> None:
+    budget = MemoryLedger(epsilon=1.0, delta=1e-6)
+    model = HalfmaskClassifier(SCHEMA, method=method, options={"stpes": 3}, ledger=budget)
+    with pytest.raises(InputError, match="stpes"):
+        model.fit(frame())
+    assert budget.events() == ()

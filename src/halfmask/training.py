@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods.auto import Choice, Problem, choose
-from halfmask.methods.fitted import LINEAR_METHODS, linear_method
+from halfmask.methods.fitted import LINEAR_METHODS, LinearMethod, linear_method
 from halfmask.model import LinearModel, Model
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table
 
-METHODS = ("auto", *LINEAR_METHODS)
+METHODS = ("auto", *LINEAR_METHODS, "mlp")
 
 
 def choose_method(method: str, table: Table, *, epsilon: float, delta: float) -> Choice:
@@ -70,21 +71,26 @@ def train(
     choice = choose_method(method, table, epsilon=epsilon, delta=delta)
     budget = open_budget(ledger, epsilon=epsilon, delta=delta, relation=checked)
     releaser = Releaser(budget, noise)
-    fit = linear_method(choice.method)(
-        table, releaser, epsilon=epsilon, delta=delta, **dict(options or {})
-    )
+    fitter = linear_method(choice.method)
+    _check_options(choice.method, fitter, options or {})
+    fit = fitter(table, releaser, epsilon=epsilon, delta=delta, **dict(options or {}))
     return LinearModel(
-        encoder=encoder,
-        task=table.task,
-        classes=table.classes,
-        label_bounds=table.label_bounds,
-        row_norm=row_norm,
-        method=choice.method,
-        reason=choice.reason,
-        privacy=state(table, releaser, delta=delta),
-        details=fit.details,
-        fit=fit,
+        privacy=state(table, releaser, delta=delta), details=fit.details, fit=fit, **common
     )
+
+
+def _check_options(method: str, fitter: LinearMethod, options: Mapping[str, Any]) -> None:
+    """Refuse an option that the method does not have, before anything is charged."""
+    known = inspect.signature(fitter).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    fixed = ("table", "releaser", "epsilon", "delta")
+    free = [name for name in known if name not in fixed]
+    for name in options:
+        if name not in free:
+            raise InputError(
+                f"Method {method!r} has no option {name!r}: expected one of {', '.join(free)}."
+            )
 
 
 def state(table: Table, releaser: Releaser, *, delta: float) -> Statement:

@@ -17,12 +17,20 @@ NOT_COVERED = "Computed from the labels of these rows: not covered by the guaran
 @json_option
 def evaluate(model: Path, data: Path, as_json: bool) -> None:
     """Score MODEL on the labelled rows of DATA: accuracy, log loss, AUC; or RMSE and R²."""
+    from halfmask.errors import DataError
     from halfmask.model import Model
     from halfmask.scoring import scores
     from halfmask.table import read_frame
 
     fitted = Model.load(model)
-    table = fitted.encode(read_frame(data), with_label=True)
+    frame = read_frame(data)
+    label = None if fitted.encoder is None else fitted.encoder.schema.label.name
+    if label is not None and label not in frame.column_names:
+        raise DataError(
+            f"Evaluating needs the label: {str(data)!r} has no column {label!r}. "
+            "Use predict for rows without it."
+        )
+    table = fitted.encode(frame, with_label=True)
     measured = scores(fitted, table)
     lines = [f"{name:>10}  {_shown(value)}" for name, value in measured.items()]
     result = {**measured, "covered_by_guarantee": False}

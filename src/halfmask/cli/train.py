@@ -83,6 +83,11 @@ def train(
     table = encoder.encode(frame)
     choice = choose_method(method, table, epsilon=epsilon, delta=delta)
     note(f"Method {choice.method}: {choice.reason}.")
+    if delta >= 1 / table.units:
+        note(
+            f"Warning: delta={delta:g} is not below 1 / rows ({1 / table.units:.1g}): a guarantee "
+            "that fails for one row in the table is worth little. Pass a smaller --delta."
+        )
     if unsafe_seed is not None:
         note("Warning: --unsafe-seed makes the noise reproducible. This model is NOT private.")
     started = time.perf_counter()
