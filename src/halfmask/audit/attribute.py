@@ -46,10 +46,10 @@ class Inference:
         return asdict(self)
 
 
-class GuessingBound:
-    """The most right guesses under the charged events, for any prior over the values of a cell.
+class GuessingGain:
+    """The most that the charged events add to the share of right guesses, for any prior.
 
-    π₀ + Σ_{v≠0} π_v·δ(ln(π₀/π_v)), with π₀ the likeliest value; exact for two values.
+    Σ_{v≠0} π_v·δ(ln(π₀/π_v)), with π₀ the likeliest value; exact for two values.
     """
 
     def __init__(self, events: Sequence[Event]) -> None:
@@ -62,14 +62,14 @@ class GuessingBound:
         )
 
     def __call__(self, prior: Floats) -> Floats:
-        """One bound per row of `prior`, whose rows sum to one."""
+        """One number per row of `prior`, whose rows sum to one."""
         ordered = -np.sort(-prior, axis=1)
         best, others = ordered[:, :1], ordered[:, 1:]
         odds = np.log(best / np.maximum(others, 1e-300))
         # δ falls with ε, so the edge below gives a bound that is a little too large.
         place = np.clip(np.searchsorted(self._edges, odds, side="right") - 1, 0, _GRID - 1)
-        total: Floats = best[:, 0] + (others * self._deltas[place]).sum(axis=1)
-        return np.minimum(1.0, total)
+        gain: Floats = (others * self._deltas[place]).sum(axis=1)
+        return np.minimum(1 - best[:, 0], gain)
 
 
 def attribute_inference(model: Model, table: Table, *, rows: int = 2000) -> list[Inference]:
@@ -82,15 +82,15 @@ def attribute_inference(model: Model, table: Table, *, rows: int = 2000) -> list
     if half < 10:
         raise InputError(f"Expected at least 20 rows to attack, got {table.n}.")
     known, attacked = take(table, order[:half]), take(table, order[half:])
-    bound = GuessingBound(model.privacy.events)
+    gain = GuessingGain(model.privacy.events)
     return [
-        _attack(model, name, known, attacked, bound)
+        _attack(model, name, known, attacked, gain)
         for name in dict.fromkeys(table.private_sources)
     ]
 
 
 def _attack(
-    model: Model, column: str, known: Table, attacked: Table, bound: GuessingBound
+    model: Model, column: str, known: Table, attacked: Table, gain: GuessingGain
 ) -> Inference:
     candidates, places = _candidates(known, column)
     prior = _prior(known, attacked, candidates, places)
@@ -106,11 +106,12 @@ def _attack(
         ]
     )
     posterior = np.log(prior) + evidence
+    without = float(np.mean(prior.argmax(axis=1) == truth))
     return Inference(
         column=column,
-        without_model=float(np.mean(prior.argmax(axis=1) == truth)),
+        without_model=without,
         with_model=float(np.mean(posterior.argmax(axis=1) == truth)),
-        bound=float(np.mean(bound(prior))),
+        bound=min(1.0, without + float(np.mean(gain(prior)))),
         rows=attacked.n,
     )
 

@@ -20,6 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
+from halfmask.accounting import accountant
 from halfmask.accounting.events import Event
 from halfmask.accounting.relations import Relation
 from halfmask.audit.finding import Finding
@@ -125,7 +126,7 @@ def distinguish(
             # it.
             if finding is None or found.lower_bound >= finding.lower_bound:
                 finding = found
-            if finding.refuted or finding.lower_bound >= _SETTLED * game.claimed:
+            if finding.refuted or _settled(game, found):
                 break
     assert finding is not None
     return finding
@@ -166,6 +167,14 @@ def judge(
             "right_guesses": right / count,
         },
     )
+
+
+def _settled(game: Game, found: Finding) -> bool:
+    """Whether more runs would add little: close to the claim, and no sign of lying above it."""
+    if not game.events or found.lower_bound < _SETTLED * game.claimed:
+        return False
+    allowed = accountant.delta(game.events, epsilon=0.0, relation=game.accounted)
+    return bool(2 * found.details["right_guesses"] - 1 <= 1.05 * allowed)
 
 
 @dataclass(frozen=True, kw_only=True)

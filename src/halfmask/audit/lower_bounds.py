@@ -30,7 +30,7 @@ from halfmask.errors import AccountingError, InputError
 Floats = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 
-_MOST_SCALE = 2.0**10
+_MOST_SCALE = 2.0**4
 
 
 def at_least(hits: int, trials: int, alpha: float) -> float:

@@ -31,6 +31,7 @@ def _shares(
     epsilon: float,
     delta: float,
     relation: Relation,
+    most: int = 48_000,
 ) -> FitGame:
     """All rounds of one party; every message asks for the same target."""
 
@@ -48,7 +49,7 @@ def _shares(
         first=blocks[0],
         second=blocks[1],
         fit=fit,
-        runs=enough_runs(epsilon, most=48_000),
+        runs=enough_runs(epsilon, least=min(most, 10_000), most=most),
     )
 
 
@@ -69,7 +70,15 @@ def one_share(
     """One share under row noise, for any two blocks."""
     noise = ShareNoise(kind="row", rounds=1, ratio=_ratio("row", epsilon, delta, "replace"))
     return _shares(
-        name, (first, second), target, noise, 1.0, epsilon=epsilon, delta=delta, relation="replace"
+        name,
+        (first, second),
+        target,
+        noise,
+        1.0,
+        epsilon=epsilon,
+        delta=delta,
+        relation="replace",
+        most=4_000,
     )
 
 

@@ -1,0 +1,95 @@
+"""The audit of real mechanisms: below the claim, close to it, and honest about its own error."""
+
+import numpy as np
+import pytest
+
+from halfmask.accounting.events import GaussianEvent
+from halfmask.audit.distinguish import distinguish
+from halfmask.audit.games import ScoreGame, StepGame
+from halfmask.audit.mechanisms import MECHANISMS
+from halfmask.audit.transcript import log_likelihood_ratio, recording, replaying
+from halfmask.errors import InputError
+
+DELTA = 1e-5
+
+
+def coin_game(chance: float, mu: float = 1.0) -> ScoreGame:
+    """A mechanism that tells its input rightly with a given chance."""
+    generator = np.random.default_rng(7)
+
+    def run(second: bool) -> float:
+        right = generator.random() < chance
+        return 1.0 if second == right else -1.0
+
+    return ScoreGame(
+        mechanism="coin",
+        relation="replace",
+        accounted="replace",
+        delta=DELTA,
+        events=(GaussianEvent(replace=mu, withhold=mu),),
+        runs=2000,
+        run=run,
+    )
+
+
+@pytest.mark.parametrize("relation", ["replace", "withhold"])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_no_mechanism_of_the_package_is_refuted(name, relation):
+    game = MECHANISMS[name](4.0, DELTA, relation)
+    assert game.relation == game.accounted == relation
+    assert 3.9 < game.claimed <= 4.0 * (1 + 1e-6)
+    assert not distinguish(game, confidence=0.999, runs=300, workers=1).refuted
+
+
+@pytest.mark.parametrize("name", ["full-batch", "one-shot", "gd"])
+def test_the_bound_comes_close_to_the_claim(name):
+    game = MECHANISMS[name](4.0, DELTA, "replace")
+    finding = distinguish(game, confidence=0.95, runs=4000, workers=1)
+    assert 0.7 * game.claimed <= finding.lower_bound
+
+
+def test_a_blind_observer_finds_nothing():
+    finding = distinguish(coin_game(0.5), confidence=0.99, workers=1)
+    assert finding.lower_bound == 0
+    assert not finding.refuted
+
+
+def test_a_sure_observer_refutes_early():
+    finding = distinguish(coin_game(1.0), confidence=0.99, workers=1)
+    assert finding.refuted
+    assert finding.runs < 2000 / 3
+
+
+def test_the_error_is_split_over_looks_and_bounds():
+    # Under the claim itself, refuted runs must be rarer than 1 - confidence.
+    game = coin_game(0.6915, mu=1.0)  # Φ(1/2): exactly what μ = 1 allows
+    refuted = sum(distinguish(game, confidence=0.9, runs=400, workers=1).refuted for _ in range(60))
+    assert refuted <= 12
+
+
+def test_replay_gives_the_exact_likelihood_ratio():
+    game = MECHANISMS["full-batch"](4.0, DELTA, "replace")
+    assert isinstance(game, StepGame)
+    scores = np.array([game.play(bool(coin)) for coin in [True, False] * 300])
+    right, wrong = scores[::2], scores[1::2]
+    # E[e^-L | second] = 1 and E[e^L | first] = 1 for a true log-likelihood ratio.
+    assert np.exp(-right).mean() == pytest.approx(1, abs=0.25)
+    assert np.exp(wrong).mean() == pytest.approx(1, abs=0.25)
+
+
+def test_replaying_hands_out_what_was_recorded():
+    game = MECHANISMS["gd"](4.0, DELTA, "withhold")
+    with recording() as seen:
+        game.fit(game.second, game._releaser())
+    with replaying(seen) as exact:
+        game.fit(game.second, game._releaser())
+    assert len(exact) == len(seen) > 1
+    for release, value in zip(seen, exact, strict=True):
+        assert np.linalg.norm(release.value - value) < 8 * release.std * np.sqrt(value.size)
+    assert log_likelihood_ratio(seen, exact, exact) == 0
+
+
+@pytest.mark.parametrize(("confidence", "runs"), [(1.0, 1000), (0.0, 1000), (0.9, 50)])
+def test_meaningless_settings_are_refused(confidence, runs):
+    with pytest.raises(InputError, match="Expected"):
+        distinguish(coin_game(0.5), confidence=confidence, runs=runs, workers=1)

@@ -1,0 +1,158 @@
+"""Break our own code on purpose: the audit, or a contract stated here, must notice each time."""
+
+import numpy as np
+import pytest
+
+from halfmask.accounting import accountant
+from halfmask.accounting.ledger import MemoryLedger
+from halfmask.audit.distinguish import distinguish
+from halfmask.audit.mechanisms import MECHANISMS
+from halfmask.mechanisms import private_step, release
+from halfmask.mechanisms.noise import SystemNoise, add_gaussian, noise_source
+from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
+from halfmask.mechanisms.sampling import poisson_rows
+from halfmask.methods import sgd
+from halfmask.table import Table
+
+DELTA = 1e-5
+
+
+def audit(name, relation="replace", epsilon=4.0, runs=1600):
+    game = MECHANISMS[name](epsilon, DELTA, relation)
+    return distinguish(game, confidence=0.999, runs=runs, workers=1)
+
+
+def half_the_noise(value, noise_std, source):
+    return add_gaussian(value, noise_std / 2, source)
+
+
+@pytest.mark.parametrize("name", ["gd", "one-shot", "admm-row", "admm-column", "experts"])
+def test_halved_noise_of_releases_is_refuted(name, monkeypatch):
+    monkeypatch.setattr(release, "add_gaussian", half_the_noise)
+    assert audit(name).refuted
+
+
+@pytest.mark.parametrize("name", ["sgd", "label", "full-batch"])
+def test_halved_noise_of_steps_is_refuted(name, monkeypatch):
+    monkeypatch.setattr(private_step, "add_gaussian", half_the_noise)
+    assert audit(name).refuted
+
+
+@pytest.mark.parametrize(("name", "relation"), [("sgd", "replace"), ("full-batch", "withhold")])
+def test_a_skipped_clip_is_refuted(name, relation, monkeypatch):
+    def no_clip(norms, clip_norm):
+        return np.ones_like(norms)
+
+    monkeypatch.setattr(private_step, "clip_weights", no_clip)
+    assert audit(name, relation).refuted
+
+
+def test_a_forgotten_factor_two_in_the_sensitivity_is_refuted(monkeypatch):
+    def halved(cls, clip_norm, *, rows_per_unit=1):
+        return Sensitivity(replace=clip_norm * rows_per_unit, withhold=clip_norm * rows_per_unit)
+
+    monkeypatch.setattr(Sensitivity, "of_clipped_sum", classmethod(halved))
+    assert audit("gd").refuted
+
+
+def test_a_forgotten_factor_two_in_the_accountant_is_refuted(monkeypatch):
+    accountant._epsilon.cache_clear()
+    monkeypatch.setattr(accountant, "_replace_mu", lambda event: 1 / event.noise_multiplier)
+    try:
+        assert audit("full-batch").refuted
+    finally:
+        accountant._epsilon.cache_clear()
+
+
+def batch_agreement(steps=200):
+    """How often row 0 is in the public batch exactly when it is in the private one."""
+    batches = {"private": [], "public": []}
+    draw_private, draw_public = private_step.poisson_rows, sgd.uniform_rows
+
+    def private(rows, rate, source):
+        batches["private"].append(draw_private(rows, rate, source))
+        return batches["private"][-1]
+
+    def public(rows, size, generator):
+        batches["public"].append(draw_public(rows, size, generator))
+        return batches["public"][-1]
+
+    private_step.poisson_rows, sgd.uniform_rows = private, public
+    try:
+        generator = np.random.default_rng(0)
+        table = Table.from_arrays(generator.normal(size=(8, 2)), np.arange(8) % 2)
+        ledger = MemoryLedger(epsilon=50.0, delta=DELTA, relation="replace")
+        options = {"rate": 0.5, "steps": steps, "public_batch": 4}
+        sgd.fit_sgd(
+            table, Releaser(ledger, noise_source()), epsilon=50.0, delta=DELTA, **options
+        )
+    finally:
+        private_step.poisson_rows, sgd.uniform_rows = draw_private, draw_public
+    pairs = zip(batches["private"], batches["public"], strict=True)
+    return np.mean([(0 in one) == (0 in other) for one, other in pairs])
+
+
+def test_public_batches_are_drawn_apart_from_private_ones():
+    assert 0.3 < batch_agreement() < 0.7
+
+
+def test_a_reused_private_batch_is_noticed(monkeypatch):
+    drawn = []
+
+    def shared(rows, size, generator):
+        drawn.append(poisson_rows(rows, 0.5, noise_source()))
+        return drawn[-1]
+
+    monkeypatch.setattr(sgd, "uniform_rows", shared)
+    monkeypatch.setattr(private_step, "poisson_rows", lambda rows, rate, source: drawn[-1])
+    assert batch_agreement() == 1
+
+
+class WatchedNoise(SystemNoise):
+    """Counts draws."""
+
+    def __init__(self):
+        self.draws = 0
+
+    def normal(self, size):
+        self.draws += 1
+        return super().normal(size)
+
+
+class WatchedLedger(MemoryLedger):
+    """Remembers how much noise had been drawn when each charge came."""
+
+    def __init__(self, noise):
+        super().__init__(epsilon=10.0, delta=DELTA, relation="replace")
+        self.noise, self.before = noise, []
+
+    def charge(self, events, what):
+        self.before.append(self.noise.draws)
+        super().charge(events, what)
+
+
+def draws_before_the_charge():
+    noise = WatchedNoise()
+    ledger = WatchedLedger(noise)
+    Releaser(ledger, noise).gaussian(
+        np.zeros(2),
+        sensitivity=Sensitivity(replace=1.0, withhold=1.0),
+        noise_std=1.0,
+        what="a statistic",
+    )
+    assert noise.draws == 1
+    return ledger.before[0]
+
+
+def test_nothing_is_drawn_before_it_is_charged():
+    assert draws_before_the_charge() == 0
+
+
+def test_a_charge_after_the_release_is_noticed(monkeypatch):
+    def late(self, value, *, sensitivity, noise_std, what):
+        released = GaussianSeries(sensitivity, noise_std, 1, self.noise).release(value)
+        self.gaussian_series(sensitivity=sensitivity, noise_std=noise_std, count=1, what=what)
+        return released
+
+    monkeypatch.setattr(Releaser, "gaussian", late)
+    assert draws_before_the_charge() == 1
