@@ -71,6 +71,27 @@ def train(
     choice = choose_method(method, table, epsilon=epsilon, delta=delta)
     budget = open_budget(ledger, epsilon=epsilon, delta=delta, relation=checked)
     releaser = Releaser(budget, noise)
+    common: dict[str, Any] = {
+        "encoder": encoder,
+        "task": table.task,
+        "classes": table.classes,
+        "label_bounds": table.label_bounds,
+        "row_norm": row_norm,
+        "method": choice.method,
+        "reason": choice.reason,
+    }
+    if choice.method == "mlp":
+        from halfmask.neural.model import fit_neural_model
+
+        return fit_neural_model(
+            table,
+            releaser,
+            epsilon=epsilon,
+            delta=delta,
+            options=dict(options or {}),
+            state=lambda: state(table, releaser, delta=delta),
+            **common,
+        )
     fitter = linear_method(choice.method)
     _check_options(choice.method, fitter, options or {})
     fit = fitter(table, releaser, epsilon=epsilon, delta=delta, **dict(options or {}))

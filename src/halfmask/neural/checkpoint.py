@@ -1,0 +1,133 @@
+"""Where a run stands, and how it goes on after it was interrupted.
+
+A checkpoint is written after every block of steps that was charged as one. Without an unsafe seed
+no generator state is stored: an interrupted block is charged again and gets fresh noise. With
+one, the states are stored and the run goes on bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from halfmask.errors import DataError
+from halfmask.mechanisms.noise import NoiseSource, UnsafeSeededNoise, public_generator
+
+
+@dataclass(kw_only=True, eq=False)
+class Progress:
+    """Step, parameters, velocity, averages, and the generators of public batches and of padding."""
+
+    step: int
+    parameters: Tensor
+    velocity: Tensor
+    mean: Tensor
+    counted: int
+    public: np.random.Generator
+    padding: np.random.Generator
+
+    @classmethod
+    def start(cls, vector: Tensor, noise: NoiseSource, public_seed: int | None) -> Progress:
+        """The beginning; padding for private batches is drawn apart from the public batches."""
+        if noise.secure:
+            padding = np.random.default_rng()
+        else:
+            bits = (noise.uniform(4) * 2**32).astype(np.uint64)
+            padding = np.random.default_rng(bits)
+        return cls(
+            step=0,
+            parameters=vector.clone(),
+            velocity=torch.zeros_like(vector),
+            mean=torch.zeros_like(vector),
+            counted=0,
+            public=public_generator(public_seed),
+            padding=padding,
+        )
+
+    def average(self, vector: Tensor, aggregate: str, decay: float, steps: int) -> None:
+        """Take the parameters after a step into the average that is asked for."""
+        if aggregate == "last" or (aggregate == "tail" and self.step <= steps // 2):
+            return
+        self.counted += 1
+        share = 1.0 / self.counted
+        if aggregate == "ema":
+            share = max(share, 1.0 - decay)
+        self.mean.lerp_(vector, share)
+
+    def result(self, vector: Tensor) -> Tensor:
+        """The average, or the last parameters where there is none."""
+        return self.mean if self.counted else vector
+
+
+class Checkpoint:
+    """A file that holds a run; `every` steps are charged and saved together."""
+
+    def __init__(self, path: str | Path, *, every: int) -> None:
+        self._path = Path(path)
+        self.every = every
+
+    def save(self, progress: Progress, noise: NoiseSource) -> None:
+        """Replace the file at once: an interruption leaves the old one or the new one."""
+        state: dict[str, Any] = {"step": progress.step, "counted": progress.counted}
+        if isinstance(noise, UnsafeSeededNoise):
+            state["noise"] = _plain(noise.state)
+            state["public"] = _plain(progress.public.bit_generator.state)
+            state["padding"] = _plain(progress.padding.bit_generator.state)
+        part = self._path.with_name(self._path.name + ".part")
+        with part.open("wb") as file:
+            np.savez(
+                file,
+                allow_pickle=False,
+                parameters=progress.parameters.numpy(),
+                velocity=progress.velocity.numpy(),
+                mean=progress.mean.numpy(),
+                state=np.array(json.dumps(state)),
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, self._path)
+
+    def load(self, progress: Progress, noise: NoiseSource) -> Progress:
+        """Where the file left off; `progress` itself where there is no file."""
+        if not self._path.exists():
+            return progress
+        try:
+            with np.load(self._path, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            state = json.loads(str(arrays["state"]))
+            for name in ("parameters", "velocity", "mean"):
+                getattr(progress, name).copy_(torch.from_numpy(arrays[name]))
+            progress.step, progress.counted = int(state["step"]), int(state["counted"])
+        except (OSError, ValueError, KeyError, RuntimeError):
+            raise DataError(
+                f"The checkpoint {str(self._path)!r} is damaged or of another network: remove it."
+            ) from None
+        if isinstance(noise, UnsafeSeededNoise) and "noise" in state:
+            noise.state = _arrays(state["noise"])
+            progress.public.bit_generator.state = _arrays(state["public"])
+            progress.padding.bit_generator.state = _arrays(state["padding"])
+        return progress
+
+
+def _plain(value: Any) -> Any:
+    """Generator states hold arrays and numpy integers, which JSON does not know."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return {"array": [int(item) for item in value], "dtype": str(value.dtype)}
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def _arrays(value: Any) -> Any:
+    if isinstance(value, dict) and set(value) == {"array", "dtype"}:
+        return np.array(value["array"], dtype=value["dtype"])
+    if isinstance(value, dict):
+        return {key: _arrays(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,88 @@
+"""Gradients of a network in the form a private step asks for: norms first, then a weighted sum.
+
+Both come from one pass: the weights a private step will choose follow from the norms and the clip
+norm, so the sum is made at once and handed over when the step asks with those very weights.
+Guarantee: docs/proofs/ghost.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from halfmask.mechanisms.sampling import Indices
+from halfmask.neural.ghost import CLIP_MARGIN
+from halfmask.neural.mlp_ghost import MlpGradients
+from halfmask.neural.structured import StructuredRows
+
+Floats = NDArray[np.float64]
+Draw = Callable[[Indices], Tensor]
+
+# Fraction by which the noise is widened for the rounding of sums in single precision.
+FLOAT32_RESERVE = 2.0**-11
+
+
+class NetworkContributions:
+    """∇ℓ(x) − ∇ℓ_pub(g(f(x))) for chosen rows; without a pair, ∇ℓ(x).
+
+    `padded` is None (no pair, or pairs held by `StructuredRows`), or draws the padded rows of a
+    batch from randomness of its own.
+    """
+
+    def __init__(
+        self,
+        gradients: MlpGradients,
+        rows: Tensor | StructuredRows,
+        targets: Tensor,
+        clip_norm: float,
+        *,
+        padded: Draw | None = None,
+    ) -> None:
+        self._gradients = gradients
+        self._rows = rows
+        self._targets = targets
+        self._clip_norm = clip_norm
+        self._padded = padded
+        self._batch: Indices = np.zeros(0, dtype=np.int64)
+        self._pair: Tensor | None = None
+        self._weights: Floats = np.zeros(0)
+        self._sum: Tensor | None = None
+
+    def norms(self, rows: Indices) -> Floats:
+        """Norms, a hair too large: the weights that follow keep to the bound after rounding."""
+        chosen = torch.from_numpy(rows)
+        self._batch = rows
+        self._pair = None if self._padded is None else self._padded(rows)
+        found, self._sum = self._gradients.fused(
+            self._take(chosen), self._targets[chosen], self._clip_norm, padded=self._pair
+        )
+        norms: Floats = found.numpy() / (1.0 - CLIP_MARGIN)
+        finite = np.isfinite(norms)
+        safe = np.where(finite & (norms > self._clip_norm), norms, self._clip_norm)
+        self._weights = np.where(finite, self._clip_norm / safe, 0.0)
+        return norms
+
+    def weighted_sum(self, rows: Indices, weights: Floats) -> Floats:
+        """Σ weight · contribution of rows of the batch last passed to `norms`."""
+        kept = self._weights > 0
+        expected = self._sum is not None and np.array_equal(rows, self._batch[kept])
+        if not expected or not np.allclose(weights, self._weights[kept], rtol=1e-9, atol=0.0):
+            chosen = torch.from_numpy(rows)
+            pair = None
+            if self._pair is not None:
+                pair = self._pair[torch.from_numpy(np.searchsorted(self._batch, rows))]
+            self._sum = self._gradients.weighted_sum(
+                self._take(chosen), self._targets[chosen], torch.from_numpy(weights), padded=pair
+            )
+        assert self._sum is not None
+        total: Floats = self._sum.double().cpu().numpy()
+        return total
+
+    def _take(self, chosen: Tensor) -> Tensor | StructuredRows:
+        if isinstance(self._rows, StructuredRows):
+            return self._rows.take(chosen)
+        return self._rows[chosen]

@@ -1,0 +1,87 @@
+"""Filling in private columns without private values: g(f(x)) of the feature-DP paper.
+
+| name | the private columns become | costs |
+|---|---|---|
+| `gaussian` | N(0, 1), as the paper has it | nothing |
+| `zero` | the first level, the lower bound | nothing |
+| `middle` | one half: the middle of the bounds | nothing |
+| `means` | released column means | a release |
+| `class-means` | released means of the row's class (public label) | a release |
+| `class-samples` | levels drawn from the class means, afresh each time | a release |
+
+Constants and means are `StructuredRows`, the fast kind. What is drawn for a private batch comes
+from a generator of its own, never from that of the public batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halfmask.errors import InputError
+from halfmask.neural.inputs import Inputs
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+PaddingName = Literal["gaussian", "zero", "middle", "means", "class-means", "class-samples"]
+PADDINGS: tuple[str, ...] = get_args(PaddingName)
+PAID = ("means", "class-means", "class-samples")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Padding:
+    """`table` has one line, or one per class; rows of a drawn padding differ each time."""
+
+    name: PaddingName
+    table: Floats
+    inputs: Inputs
+
+    @property
+    def drawn(self) -> bool:
+        """Whether two paddings of one row differ."""
+        return self.name in ("gaussian", "class-samples")
+
+    def lines(self, labels: Codes) -> Codes:
+        """Which line of the table each row takes."""
+        return labels if len(self.table) > 1 else np.zeros(len(labels), dtype=np.int64)
+
+    def fill(self, labels: Codes, generator: np.random.Generator) -> Floats:
+        """Private columns for rows of these (public) labels, of norm at most `private_norm`."""
+        if self.name == "gaussian":
+            return generator.standard_normal((len(labels), self.table.shape[1]))
+        means: Floats = self.table[self.lines(labels)]
+        if self.name != "class-samples":
+            return means
+        filled = _draw_levels(means, self.inputs, generator)
+        norms = np.sqrt(np.einsum("ij,ij->i", filled, filled))
+        longest = self.inputs.private_norm
+        shortened: Floats = filled * np.minimum(1.0, longest / np.maximum(norms, longest))[:, None]
+        return shortened
+
+
+def free_padding(name: str, inputs: Inputs) -> Padding:
+    """A padding that reads no data at all."""
+    if name not in PADDINGS or name in PAID:
+        raise InputError(f"Padding {name!r} has to be paid for: expected gaussian, zero or middle.")
+    value = 0.5 if name == "middle" else 0.0
+    table = np.full((1, len(inputs.kept)), value)
+    norm = float(np.linalg.norm(table))
+    if norm > inputs.private_norm:
+        table *= inputs.private_norm / norm
+    return Padding(name=name, table=table, inputs=inputs)  # type: ignore[arg-type]
+
+
+def _draw_levels(means: Floats, inputs: Inputs, generator: np.random.Generator) -> Floats:
+    """One level per category, with the means as chances (the first level has what is left)."""
+    # Along the features of a column, a level is drawn where the cumulated chance passes a uniform.
+    cumulated = np.cumsum(means, axis=1)
+    starts = np.flatnonzero(np.diff(inputs.group, prepend=-1))
+    before = np.where(starts > 0, cumulated[:, starts - 1], 0.0)[:, inputs.group]
+    within = cumulated - before
+    uniforms = generator.random((len(means), len(starts)))[:, inputs.group]
+    hit = (uniforms < within) & (uniforms >= within - means)
+    drawn: Floats = np.where(inputs.sampled, hit.astype(np.float64), means)
+    return drawn

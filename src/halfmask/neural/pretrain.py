@@ -1,0 +1,120 @@
+"""Training on padded rows alone: public columns as they are, private ones drawn from a release.
+
+Everything here is post-processing of a release and of public values, so it may be repeated at will:
+several networks are trained and their scores averaged, which is again one network, a wider one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from halfmask.neural.network import Mlp
+from halfmask.neural.padding import Padding
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """Constants fixed beforehand, the same for every table.
+
+    `crossover` is the share of public columns that a row takes from another row of its class:
+    without it networks learn the public rows by heart, and private columns count for too little.
+    """
+
+    hidden: int = 300
+    networks: int = 4
+    epochs: int = 12
+    batch: int = 128
+    learning_rate: float = 1e-3
+    crossover: float = 0.3
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PublicRows:
+    """Public features, the number of the column behind each, and public class codes."""
+
+    features: Floats
+    columns: Codes
+    labels: Codes
+
+    def crossed(self, share: float, generator: np.random.Generator) -> Floats:
+        """Rows of which a share of columns comes from another row of the same class."""
+        if self.features.shape[1] == 0 or share <= 0:
+            return self.features
+        partner = self._partners(generator)
+        taken = generator.random((len(self.features), int(self.columns.max()) + 1)) < share
+        return np.where(taken[:, self.columns], self.features[partner], self.features)
+
+    def _partners(self, generator: np.random.Generator) -> Codes:
+        order = np.lexsort((generator.random(len(self.labels)), self.labels))
+        ends = np.searchsorted(self.labels[order], self.labels, side="right")
+        starts = np.searchsorted(self.labels[order], self.labels, side="left")
+        picked = starts + (generator.random(len(self.labels)) * (ends - starts)).astype(np.int64)
+        partner: Codes = order[picked]
+        return partner
+
+
+def pretrain(
+    rows: PublicRows,
+    padding: Padding,
+    classes: int,
+    config: PretrainConfig,
+    generator: np.random.Generator,
+) -> Mlp:
+    """The average of several networks trained on padded rows, as one network."""
+    members = [_member(rows, padding, classes, config, generator) for _ in range(config.networks)]
+    return averaged(members)
+
+
+def _member(
+    rows: PublicRows,
+    padding: Padding,
+    classes: int,
+    config: PretrainConfig,
+    generator: np.random.Generator,
+) -> Mlp:
+    seed = torch.Generator().manual_seed(int(generator.integers(2**62)))
+    count = len(rows.labels)
+    width = rows.features.shape[1] + padding.table.shape[1]
+    network = Mlp((width, config.hidden, classes), generator=seed)
+    optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
+    labels = torch.from_numpy(rows.labels)
+    batch = max(config.batch, min(count // 32, 4096))
+    for epoch in range(config.epochs):
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate * (1 - epoch / config.epochs)
+        public = rows.crossed(config.crossover, generator)
+        padded = as_rows(public, padding.fill(rows.labels, generator))
+        for some in torch.randperm(count, generator=seed).split(batch):
+            optimizer.zero_grad()
+            functional.cross_entropy(network(padded[some]), labels[some]).backward()
+            optimizer.step()
+    return network
+
+
+def as_rows(public: Floats, private: Floats) -> Tensor:
+    """Inputs of a network, in single precision."""
+    return torch.from_numpy(np.hstack([public, private]).astype(np.float32))
+
+
+def averaged(members: list[Mlp]) -> Mlp:
+    """One network whose scores are the mean of the members' scores (one hidden layer each)."""
+    first = [member.linear[0] for member in members]
+    last = [member.linear[1] for member in members]
+    hidden = sum(layer.out_features for layer in first)
+    whole = Mlp((first[0].in_features, hidden, last[0].out_features))
+    with torch.no_grad():
+        whole.linear[0].weight.copy_(torch.cat([layer.weight for layer in first]))
+        whole.linear[0].bias.copy_(torch.cat([layer.bias for layer in first]))
+        weight = torch.cat([layer.weight for layer in last], dim=1)
+        whole.linear[1].weight.copy_(weight / len(members))
+        whole.linear[1].bias.copy_(torch.stack([layer.bias for layer in last]).mean(0))
+    return whole

@@ -1,0 +1,197 @@
+"""Algorithm 1 of the feature-DP paper on a network: two batches that never meet.
+
+Each step adds the noisy mean of clipped private contributions, over a Poisson batch that only the
+mechanism sees, to the gradient of the public loss over a batch drawn from public randomness. DP-SGD
+is the case without padding. An empty batch releases noise; the divisor is the expected batch size.
+Guarantee: docs/proofs/network.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from halfmask.errors import InputError
+from halfmask.mechanisms.private_step import PrivateStep
+from halfmask.mechanisms.release import Releaser
+from halfmask.mechanisms.sampling import Indices, uniform_rows
+from halfmask.neural.checkpoint import Checkpoint, Progress
+from halfmask.neural.contributions import FLOAT32_RESERVE, NetworkContributions
+from halfmask.neural.flat import FlatParameters
+from halfmask.neural.mlp_ghost import MlpGradients
+from halfmask.neural.network import Mlp
+from halfmask.neural.structured import StructuredRows
+
+Schedule = Literal["constant", "linear", "cosine"]
+Aggregate = Literal["last", "average", "tail", "ema"]
+Regulariser = Callable[[Mlp, Tensor], Tensor]
+Fill = Callable[[Indices, np.random.Generator], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerConfig:
+    """Every number of a run, fixed before a private value is read.
+
+    `alpha` weighs the private part against the public one; `radius` is that of the ball around zero
+    to which all parameters are projected; `aggregate` hands back the last parameters, the average
+    of all or of the second half (tail), or an exponential average. `regulariser` maps (network,
+    padded rows) to a further public loss. `public_batch` of None means all rows.
+    """
+
+    steps: int
+    rate: float
+    clip_norm: float
+    noise_multiplier: float
+    learning_rate: float
+    schedule: Schedule = "constant"
+    momentum: float = 0.0
+    alpha: float = 1.0
+    radius: float | None = None
+    aggregate: Aggregate = "last"
+    ema_decay: float = 0.9
+    public_batch: int | None = None
+    regulariser: Regulariser | None = None
+    public_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        positive = ("steps", "rate", "clip_norm", "noise_multiplier", "learning_rate")
+        for name in positive:
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"Expected {name}={value} to be positive and finite.")
+        if self.rate > 1:
+            raise InputError(f"Expected a sampling rate in (0, 1], got {self.rate}.")
+        if not 0 <= self.momentum < 1 or not 0 <= self.ema_decay < 1:
+            raise InputError("Expected momentum and ema_decay in [0, 1).")
+        if self.aggregate not in ("last", "average", "tail", "ema"):
+            raise InputError(f"Unknown aggregate {self.aggregate!r}.")
+        if self.schedule not in ("constant", "linear", "cosine"):
+            raise InputError(f"Unknown schedule {self.schedule!r}.")
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        done = step / self.steps
+        if self.schedule == "linear":
+            return self.learning_rate * (1.0 - done)
+        if self.schedule == "cosine":
+            return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * done))
+        return self.learning_rate
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingRows:
+    """Rows and class codes, with what stands for the padded rows.
+
+    `real` is a tensor, or `StructuredRows` with their constant padding. `fill` draws padded rows of
+    the given numbers from the generator it is handed. Neither: no public part, which is DP-SGD.
+    """
+
+    real: Tensor | StructuredRows
+    labels: Tensor
+    fill: Fill | None = None
+
+    @property
+    def paired(self) -> bool:
+        return self.fill is not None or isinstance(self.real, StructuredRows)
+
+    def padded(self, rows: Indices, generator: np.random.Generator) -> Tensor:
+        """g(f(x)) of the given rows, for the public batch."""
+        if isinstance(self.real, StructuredRows):
+            return self.real.padded(torch.from_numpy(rows))
+        assert self.fill is not None
+        return self.fill(rows, generator)
+
+
+def train_privately(
+    network: Mlp,
+    rows: TrainingRows,
+    config: TrainerConfig,
+    releaser: Releaser,
+    *,
+    what: str = "noisy mean gradients of the private part of the loss",
+    checkpoint: Checkpoint | None = None,
+) -> None:
+    """Run Algorithm 1 on `network` in place. Guarantee: docs/proofs/network.md."""
+    flat = FlatParameters(network)
+    gradients = MlpGradients(network)
+    progress = Progress.start(flat.vector, releaser.noise, config.public_seed)
+    if checkpoint is not None:
+        progress = checkpoint.load(progress, releaser.noise)
+        flat.vector.copy_(progress.parameters)
+    draw = None
+    if rows.fill is not None:
+        fill = rows.fill
+        draw = lambda batch: fill(batch, progress.padding)  # noqa: E731
+    contributions = NetworkContributions(
+        gradients, rows.real, rows.labels, config.clip_norm, padded=draw
+    )
+    every = config.steps if checkpoint is None else checkpoint.every
+    while progress.step < config.steps:
+        block = min(every, config.steps - progress.step)
+        step = PrivateStep(
+            releaser,
+            rows=len(rows.labels),
+            rate=config.rate,
+            clip_norm=config.clip_norm,
+            noise_multiplier=config.noise_multiplier,
+            steps=block,
+            what=f"{block} {what}",
+            reserve=FLOAT32_RESERVE,
+        )
+        for _ in range(block):
+            _one_step(network, flat, rows, config, step, contributions, progress)
+        progress.parameters = flat.vector
+        if checkpoint is not None:
+            checkpoint.save(progress, releaser.noise)
+    flat.vector.copy_(progress.result(flat.vector))
+
+
+def _one_step(
+    network: Mlp,
+    flat: FlatParameters,
+    rows: TrainingRows,
+    config: TrainerConfig,
+    step: PrivateStep,
+    contributions: NetworkContributions,
+    progress: Progress,
+) -> None:
+    count = len(rows.labels)
+    released = torch.from_numpy(step.release(contributions)).to(flat.vector.dtype)
+    gradient = released.mul_(config.alpha)
+    if rows.paired:
+        size = config.public_batch or count
+        batch = uniform_rows(count, size, progress.public)
+        padded = rows.padded(batch, progress.public)
+        gradient += public_gradient(
+            network, flat, padded, rows.labels[torch.from_numpy(batch)], config
+        )
+    progress.velocity.mul_(config.momentum).add_(gradient)
+    flat.vector.sub_(progress.velocity, alpha=config.rate_at(progress.step))
+    if config.radius is not None:
+        length = float(flat.vector.norm())
+        if length > config.radius:
+            flat.vector.mul_(config.radius / length)
+    progress.step += 1
+    progress.average(flat.vector, config.aggregate, config.ema_decay, config.steps)
+
+
+def public_gradient(
+    network: Mlp, flat: FlatParameters, padded: Tensor, labels: Tensor, config: TrainerConfig
+) -> Tensor:
+    """The gradient of the public loss: cross entropy on padded rows, and the regulariser."""
+    network.zero_grad(set_to_none=True)
+    with torch.enable_grad():
+        loss = functional.cross_entropy(network(padded), labels)
+        if config.regulariser is not None:
+            loss = loss + config.regulariser(network, padded)
+        loss.backward()
+    found = flat.gradient(network)
+    network.zero_grad(set_to_none=True)
+    return found
