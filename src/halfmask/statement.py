@@ -111,7 +111,7 @@ class Statement:
             max_rows=int(max_rows),
             released=tuple(released),
             events=tuple(events),
-            noise=noise.description if noise.secure else f"{noise.description}; {NOT_PRIVATE}",
+            noise=_noise_words(noise),
             seeded=not noise.secure,
             accountant=_accountant(events),
             notes=tuple(notes),
@@ -256,6 +256,13 @@ def describe(event: Event) -> str:
         f"{event.count} randomised answer{'s' if event.count != 1 else ''} among "
         f"{event.categories} with epsilon {event.epsilon:.6g}"
     )
+
+
+def _noise_words(noise: NoiseDescription) -> str:
+    """Where the noise came from; reproducible noise is called that whatever its source says."""
+    if noise.secure or NOT_PRIVATE in noise.description:
+        return noise.description
+    return f"{noise.description}; {NOT_PRIVATE}"
 
 
 def _listed(columns: Sequence[str], label: str | None) -> str:

@@ -116,7 +116,7 @@ class UnsafeSeededNoise:
     """Reproducible noise, for tests and reproductions. Whoever knows the seed can subtract it."""
 
     secure = False
-    description = "generator with a fixed seed"
+    description = "not private: noise is reproducible"
 
     def __init__(self, unsafe_seed: int) -> None:
         self._generator = np.random.Generator(np.random.Philox(seed_sequence(unsafe_seed, 0)))
