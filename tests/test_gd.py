@@ -376,7 +376,12 @@ def test_public_features_are_fitted_ahead_of_private_ones() -> None:
     declared = schema("logistic", label="private", columns="some", signed=False)
     data = pa.table({"level": level, "number": rng.uniform(size=n), "open": open_, "y": y})
     table = Encoder.fit(declared, data).encode(data)
-    fit = fit_gd(table, releaser(), epsilon=1.0, delta=1e-6)
-    scores = np.hstack([table.public, table.private]) @ fit.coef[0] + fit.intercept[0]
-    assert ((scores > 0) == (table.label == 1)).mean() > 0.85
-    assert fit.details["public_start_share"] == pytest.approx(1 / 3)
+    accuracy = {}
+    for epsilon in (0.1, 5.0):
+        fit = fit_gd(table, releaser(epsilon), epsilon=epsilon, delta=1e-6)
+        scores = np.hstack([table.public, table.private]) @ fit.coef[0] + fit.intercept[0]
+        accuracy[epsilon] = ((scores > 0) == (table.label == 1)).mean()
+        # A joint descent once noise is no longer the limit.
+        assert ("public_start_share" in fit.details) == (epsilon < 1)
+    assert accuracy[0.1] > 0.7
+    assert accuracy[5.0] > 0.9

@@ -36,6 +36,8 @@ Aggregate = Literal["last", "average", "tail"]
 
 # Relative reserve for the rounding of calibrated noise, far below anything a user can see.
 _ROUNDING = 1e-9
+# A score that noise moves by more than this (log odds) is better fitted in parts.
+_NOISY = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +120,11 @@ def fit_gd(
     """Fit under (epsilon, delta). Guarantee: docs/proofs/gd.md.
 
     With a private label and some public features, `public_start` fits those by one release first
-    (default loss and no penalty only), and descends on the private ones from there.
+    and descends on the private ones from there, where noise is what limits a joint descent
+    (default loss and no penalty only).
     """
     plain = loss is None and penalty is None
-    if public_start and plain and starts_from_public(table):
+    if public_start and plain and starts_from_public(table, gaussian_mu(epsilon, delta)):
         from halfmask.methods.public_start import fit_from_public_start
 
         return fit_from_public_start(
@@ -147,9 +150,15 @@ def fit_gd(
     return LinearFit(coef=coef, intercept=intercept, details=descent.details)
 
 
-def starts_from_public(table: Table) -> bool:
-    """Whether public features can be fitted ahead of private ones: the label must be private."""
-    return bool(table.label_private and table.public.shape[1] and table.private.shape[1])
+def starts_from_public(table: Table, mu: float) -> bool:
+    """Whether to fit public features ahead of private ones, from public facts alone.
+
+    The label must be private, and noise the limit: a descent to the end would move the score of a
+    unit row by about 4d/(μn), the gradient's noise over a curvature of 1/(4d).
+    """
+    public, private = table.public.shape[1], table.private.shape[1]
+    wander = 4 * (public + private) / (mu * table.n)
+    return bool(table.label_private and public and private and wander > _NOISY)
 
 
 class Descent:
