@@ -39,7 +39,8 @@ from halfmask.vertical.network import (
     read_party_file,
     read_run_file,
 )
-from halfmask.vertical.run_state import load_state, save_state, write_durably
+from halfmask.vertical.run_state import load_state, save_state
+from halfmask.vertical.store import write_durably
 
 _log = logging.getLogger(__name__)
 _VALUE = "value/"

@@ -13,7 +13,7 @@ import numpy as np
 
 from halfmask.errors import InputError
 from halfmask.vertical.admm_party import AdmmParty
-from halfmask.vertical.alignment import id_hashes, row_order
+from halfmask.vertical.alignment import id_hashes
 from halfmask.vertical.channel import Message
 
 Handler = Callable[[Message], Message]
@@ -49,11 +49,6 @@ class Party:
         if self._ids is None:
             raise InputError(f"Party {self.name!r} has no ids to align by.")
         return request.reply(arrays={"ids": id_hashes(self._ids, request.run)})
-
-
-def sorted_by_id(ids: Sequence[Any], who: str) -> np.ndarray:
-    """The order in which a party keeps its rows; see `alignment.row_order`."""
-    return row_order(ids, who)
 
 
 def admm_party(name: str, side: AdmmParty, ids: Sequence[Any] | None = None) -> Party:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,17 +11,7 @@ import numpy as np
 
 from halfmask.errors import DataError
 from halfmask.vertical.admm import AdmmState, Round
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace a file as a whole, readable by its owner only."""
-    fresh = path.with_name(path.name + ".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
+from halfmask.vertical.store import write_durably
 
 
 def save_state(path: Path, state: AdmmState) -> None:

@@ -68,13 +68,18 @@ class RoundStore:
         arrays: dict[str, Any] = {f"reply/{k}": v for k, v in stored.reply.items()}
         arrays.update({f"memory/{k}": v for k, v in stored.memory.items()})
         np.savez(buffer, head=np.array(json.dumps(head)), **arrays)
-        fresh = self._file.with_suffix(".new")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(buffer.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, self._file)
+        write_durably(self._file, buffer.getvalue())
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a file as a whole, readable by its owner only."""
+    fresh = path.with_name(path.name + ".new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
 
 
 def _part(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
