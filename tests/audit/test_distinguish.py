@@ -38,13 +38,13 @@ def test_no_mechanism_of_the_package_is_refuted(name, relation):
     game = MECHANISMS[name](4.0, DELTA, relation)
     assert game.relation == game.accounted == relation
     assert 3.9 < game.claimed <= 4.0 * (1 + 1e-6)
-    assert not distinguish(game, confidence=0.999, runs=300, workers=1).refuted
+    assert not distinguish(game, confidence=0.999, runs=200, workers=1).refuted
 
 
-@pytest.mark.parametrize("name", ["full-batch", "one-shot", "gd"])
+@pytest.mark.parametrize("name", ["full-batch", "gd"])
 def test_the_bound_comes_close_to_the_claim(name):
     game = MECHANISMS[name](4.0, DELTA, "replace")
-    finding = distinguish(game, confidence=0.95, runs=4000, workers=1)
+    finding = distinguish(game, confidence=0.95, runs=3000, workers=1)
     assert 0.7 * game.claimed <= finding.lower_bound
 
 

@@ -17,7 +17,7 @@ from halfmask.table import Table
 DELTA = 1e-5
 
 
-def audit(name, relation="replace", epsilon=4.0, runs=1600):
+def audit(name, relation="replace", epsilon=4.0, runs=1200):
     game = MECHANISMS[name](epsilon, DELTA, relation)
     return distinguish(game, confidence=0.999, runs=runs, workers=1)
 
@@ -64,7 +64,7 @@ def test_a_forgotten_factor_two_in_the_accountant_is_refuted(monkeypatch):
         accountant._epsilon.cache_clear()
 
 
-def batch_agreement(steps=200):
+def batch_agreement(steps=100):
     """How often row 0 is in the public batch exactly when it is in the private one."""
     batches = {"private": [], "public": []}
     draw_private, draw_public = private_step.poisson_rows, sgd.uniform_rows
@@ -83,9 +83,7 @@ def batch_agreement(steps=200):
         table = Table.from_arrays(generator.normal(size=(8, 2)), np.arange(8) % 2)
         ledger = MemoryLedger(epsilon=50.0, delta=DELTA, relation="replace")
         options = {"rate": 0.5, "steps": steps, "public_batch": 4}
-        sgd.fit_sgd(
-            table, Releaser(ledger, noise_source()), epsilon=50.0, delta=DELTA, **options
-        )
+        sgd.fit_sgd(table, Releaser(ledger, noise_source()), epsilon=50.0, delta=DELTA, **options)
     finally:
         private_step.poisson_rows, sgd.uniform_rows = draw_private, draw_public
     pairs = zip(batches["private"], batches["public"], strict=True)

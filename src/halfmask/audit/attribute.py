@@ -84,8 +84,7 @@ def attribute_inference(model: Model, table: Table, *, rows: int = 2000) -> list
     known, attacked = take(table, order[:half]), take(table, order[half:])
     gain = GuessingGain(model.privacy.events)
     return [
-        _attack(model, name, known, attacked, gain)
-        for name in dict.fromkeys(table.private_sources)
+        _attack(model, name, known, attacked, gain) for name in dict.fromkeys(table.private_sources)
     ]
 
 

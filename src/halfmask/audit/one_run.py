@@ -87,7 +87,11 @@ class Canaries:
 
     @classmethod
     def planted(cls, table: Table, count: int) -> Canaries:
-        """`count` rows of different units, two random values of each private column (and label)."""
+        """`count` rows of different units, two random values of each private column.
+
+        Where the label is private, it is random too, and takes two values only if nothing else does:
+        a row that changes its features and its label at once may contribute the same as before.
+        """
         if table.label is None:
             raise InputError("Canaries need labelled rows: pass the data with its label.")
         generator = np.random.default_rng()
@@ -103,6 +107,8 @@ class Canaries:
         labels = table.label[rows], table.label[rows]
         if table.label_private:
             labels = _two_labels(table, count, generator)
+            if table.private.shape[1]:
+                labels = labels[0], labels[0]
         coins = np.frombuffer(os.urandom(count), dtype=np.uint8) % 2 == 1
         return cls(rows=rows, private=values, label=labels, coins=coins)
 

@@ -1,0 +1,106 @@
+"""Guessing private values: the bound is right for two values, holds for more, and is drawn."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halfmask.accounting.events import GaussianEvent, RandomizedResponseEvent
+from halfmask.audit.attribute import GuessingGain, Inference, attribute_inference, draw
+from halfmask.mechanisms.noise import noise_source
+from halfmask.report.attacker import most_right_guesses
+from halfmask.schema import Column, Label, Schema
+from halfmask.table import Encoder
+from halfmask.training import train
+
+
+@given(first=st.floats(0.02, 0.98), mu=st.floats(0.1, 3.0))
+@settings(max_examples=30, deadline=None)
+def test_two_values_agree_with_the_best_possible_test(first, mu):
+    events = [GaussianEvent(replace=mu, withhold=mu)]
+    gain = GuessingGain(events)(np.array([[first, 1 - first]]))[0]
+    exact = most_right_guesses(events, first) - max(first, 1 - first)
+    assert exact - 1e-12 <= gain <= exact + 0.06
+
+
+@given(weights=st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6), epsilon=st.floats(0.1, 4.0))
+@settings(max_examples=10, deadline=None)
+def test_randomised_response_never_beats_the_bound(weights, epsilon):
+    prior = np.array(weights) / sum(weights)
+    count = len(prior)
+    event = RandomizedResponseEvent(epsilon=epsilon, categories=count)
+    keep = np.exp(epsilon) / (np.exp(epsilon) + count - 1)
+    told = np.full((count, count), (1 - keep) / (count - 1))
+    np.fill_diagonal(told, keep)
+    best = (prior[:, None] * told).max(axis=0).sum()
+    gain = GuessingGain([event])(prior[None])[0]
+    assert best <= prior.max() + gain + 1e-9
+
+
+def test_no_release_no_gain():
+    assert GuessingGain([])(np.array([[0.5, 0.3, 0.2]]))[0] == 0
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    generator = np.random.default_rng(5)
+    n = 400
+    group = generator.integers(2, size=n)
+    dose = np.where(generator.random(n) < 0.8, group, 1 - group)
+    ill = np.where(generator.random(n) < 0.9, dose, 1 - dose)
+    frame = pa.table(
+        {
+            "group": np.array(["a", "b"])[group],
+            "dose": np.array(["low", "high"])[dose],
+            "weight": generator.random(n),
+            "ill": np.array(["no", "yes"])[ill],
+        }
+    )
+    schema = Schema(
+        label=Label("ill", "public", classes=("no", "yes")),
+        columns=(
+            Column("group", "public", "category", categories=("a", "b")),
+            Column("dose", "private", "category", categories=("low", "high")),
+            Column("weight", "private", "number", bounds=(0.0, 1.0), bins=0),
+        ),
+    )
+    encoder = Encoder.fit(schema, frame)
+    table = encoder.encode(frame)
+    model = train(
+        table,
+        epsilon=1.0,
+        delta=1e-6,
+        relation="replace",
+        method="gd",
+        noise=noise_source(),
+        encoder=encoder,
+    )
+    return model, table
+
+
+def test_every_private_column_is_attacked(fitted):
+    model, table = fitted
+    found = attribute_inference(model, table)
+    assert [each.column for each in found] == ["dose", "weight"]
+    dose, weight = found
+    assert dose.without_model > 0.7  # the label and the group tell most of it
+    assert weight.without_model < 0.4
+    for each in found:
+        assert each.without_model <= each.bound <= 1
+        assert each.with_model <= each.bound + 0.1
+        assert each.rows == 200
+
+
+def test_the_figure_names_every_column(fitted, tmp_path):
+    path = tmp_path / "figure.svg"
+    names = ["age", "cost_in_$", "x<y"]
+    draw(
+        [
+            Inference(column=name, without_model=0.5, with_model=0.6, bound=0.7, rows=10)
+            for name in names
+        ],
+        path,
+    )
+    assert path.stat().st_size > 1000
+    assert path.read_text(encoding="utf-8").startswith("<?xml")

@@ -1,0 +1,172 @@
+"""Many canaries in one training: the published numbers, a leaking fit, and a private one."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from halfmask.audit.one_run import Canaries, one_run, one_run_epsilon, p_value, take
+from halfmask.datasets import load_adult
+from halfmask.errors import InputError
+from halfmask.mechanisms.noise import noise_source
+from halfmask.methods.fitted import LinearFit
+from halfmask.model import LinearModel
+from halfmask.schema import Schema
+from halfmask.table import Encoder, Table
+from halfmask.training import train
+
+
+@given(
+    guesses=st.integers(1, 60),
+    share=st.floats(0, 1),
+    epsilon=st.floats(0, 4),
+)
+@settings(max_examples=50, deadline=None)
+def test_without_delta_guesses_are_those_of_randomised_response(guesses, share, epsilon):
+    right = round(share * guesses)
+    found = p_value(right, guesses, 100, epsilon=epsilon, delta=0.0)
+    assert found == pytest.approx(binom.sf(right - 1, guesses, 1 / (1 + np.exp(-epsilon))))
+
+
+def test_delta_adds_the_steepest_mean_below():
+    # By hand: v = 2 of r = 2, q = 1/2: P[1] = 1/2 is above (P[1] + P[0])/2 = 3/8.
+    found = p_value(2, 2, 10, epsilon=0.0, delta=1e-3)
+    assert found == pytest.approx(0.25 + 2 * 10 * 1e-3 * 0.5)
+
+
+def test_a_perfect_guesser_refutes_more_the_more_coins_there_are():
+    few = one_run_epsilon(50, 50, 50, delta=1e-6, confidence=0.95)
+    many = one_run_epsilon(500, 500, 500, delta=1e-6, confidence=0.95)
+    assert 2.5 < few < many < 6
+    assert one_run_epsilon(25, 50, 50, delta=1e-6, confidence=0.95) == 0
+    assert one_run_epsilon(50, 50, 50, delta=1e-6, confidence=0.95, relation="withhold") < few
+
+
+def bare_table(rows=200, width=60):
+    generator = np.random.default_rng(3)
+    X = generator.normal(size=(rows, width))
+    return Table.from_arrays(X, np.arange(rows) % 2)
+
+
+def linear_model(table, coef):
+    fit = LinearFit(coef=coef[None, :], intercept=np.zeros(1))
+    private = train(
+        table, epsilon=1.0, delta=1e-6, relation="replace", method="gd", noise=noise_source()
+    )
+    return LinearModel(
+        encoder=None,
+        task=table.task,
+        classes=table.classes,
+        label_bounds=None,
+        row_norm=1.0,
+        method="leaking",
+        reason="a test",
+        privacy=private.privacy,
+        fit=fit,
+    )
+
+
+def audit(table, fit, canaries):
+    return one_run(
+        table,
+        fit,
+        claimed=1.0,
+        delta=1e-6,
+        relation="replace",
+        mechanism="test",
+        canaries=canaries,
+        confidence=0.99,
+    )
+
+
+def test_a_fit_without_noise_is_refuted():
+    table = bare_table(width=400)
+
+    def leaking(planted):
+        signs = 2.0 * planted.label - 1
+        return linear_model(table, 20 * signs @ planted.private)
+
+    finding = audit(table, leaking, 60)
+    assert finding.refuted
+    assert finding.details["right_guesses"] > 0.95
+
+
+def test_a_private_fit_is_not_refuted():
+    table = bare_table()
+
+    def private(planted):
+        return train(
+            planted, epsilon=1.0, delta=1e-6, relation="replace", method="gd", noise=noise_source()
+        )
+
+    assert not audit(table, private, 60).refuted
+
+
+def adult_table(rows):
+    frame, _, schema = load_adult()
+    frame = frame.slice(0, rows)
+    return Encoder.fit(schema, frame).encode(frame)
+
+
+def test_canaries_change_private_parts_only_and_stay_in_the_declared_domain():
+    table = adult_table(500)
+    planted = Canaries.planted(table, 100)
+    changed = planted.table(table)
+    assert np.array_equal(changed.public, table.public)
+    rest = np.setdiff1d(np.arange(table.n), planted.rows)
+    assert np.array_equal(changed.private[rest], table.private[rest])
+    assert np.linalg.norm(changed.private, axis=1).max() <= table.private_norm * (1 + 1e-12)
+    first, second = planted.private
+    sources = np.array(table.private_sources)
+    for name in set(table.private_sources):
+        block = np.flatnonzero(sources == name)
+        assert (first[:, block] != second[:, block]).any(axis=1).all()
+    chosen = np.where(planted.coins[:, None], second, first)
+    assert np.array_equal(changed.private[planted.rows], chosen)
+
+
+def test_one_canary_a_unit():
+    table = adult_table(300)
+    grouped = replace(table, unit=np.arange(300) // 3, max_rows=3)
+    planted = Canaries.planted(grouped, 100)
+    assert len(set(planted.rows // 3)) == 100
+    with pytest.raises(InputError, match="between 1 and 100 canaries"):
+        Canaries.planted(grouped, 101)
+
+
+def test_taking_rows_keeps_blocks_aligned():
+    table = adult_table(50)
+    some = take(table, np.array([4, 2]))
+    assert some.n == 2
+    assert np.array_equal(some.private, table.private[[4, 2]])
+    assert isinstance(some.schema, Schema)
+
+
+@pytest.mark.slow
+def test_an_audit_of_adult_costs_at_most_half_a_training_more():
+    table = adult_table(32_561)
+
+    def fit(given_table):
+        return train(
+            given_table,
+            epsilon=1.0,
+            delta=1e-6,
+            relation="replace",
+            method="auto",
+            noise=noise_source(),
+        )
+
+    def least(run):
+        times = []
+        for _ in range(3):
+            started = time.process_time()
+            run()
+            times.append(time.process_time() - started)
+        return min(times)
+
+    fit(table)
+    assert least(lambda: audit(table, fit, 1000)) <= 1.5 * least(lambda: fit(table))
