@@ -21,6 +21,7 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods.discriminant import discriminant
 from halfmask.methods.evidence import evidence_ridge
+from halfmask.methods.moment_logistic import logistic_from_sums
 from halfmask.methods.moment_sensitivity import (
     BlockWeights,
     Coding,
@@ -293,7 +294,7 @@ def test_drowned_private_moments_leave_the_public_model() -> None:
 
 def test_a_negative_moment_matrix_is_repaired() -> None:
     gram = np.diag([4.0, -3.0, 0.0])
-    fit = evidence_ridge(gram, np.ones((3, 1)), statistic_variance=0.01, gram_variance=1.0)
+    fit = evidence_ridge(gram, np.ones((3, 1)), rows=10, statistic_variance=0.01, gram_variance=1.0)
     assert np.isfinite(fit.coef).all()
     assert fit.coef[0, 0] > 0
     np.testing.assert_allclose(fit.coef[1:], 0)
@@ -303,12 +304,53 @@ def test_evidence_shrinks_noise_and_keeps_signal() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((500, 20))
     w = rng.standard_normal((20, 1))
+    w /= np.linalg.norm(w)
     gram, clean = X.T @ X, X.T @ (X @ w)
-    kept = evidence_ridge(gram, clean, statistic_variance=1.0)
+    kept = evidence_ridge(gram, clean, rows=500, statistic_variance=1.0)
     np.testing.assert_allclose(kept.coef, w, atol=0.05)
     noise = 1e5 * rng.standard_normal((20, 1))
-    lost = evidence_ridge(gram, clean + noise, statistic_variance=1e10)
+    lost = evidence_ridge(gram, clean + noise, rows=500, statistic_variance=1e10)
     assert np.abs(lost.coef).max() < 0.05 * np.abs(np.linalg.solve(gram, noise)).max()
+
+
+@pytest.mark.parametrize("roles", ROLES, ids=str)
+@pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 100.0])
+def test_probabilities_are_hardly_worse_than_knowing_nothing(roles: Any, epsilon: float) -> None:
+    made = table(**roles, n=2000)
+    losses = []
+    for seed in range(5):
+        releaser = Recorder(epsilon=epsilon, delta=1e-5, relation="replace", seed=seed)
+        fit = fit_one_shot(made, releaser, epsilon=epsilon, delta=1e-5)
+        odds = (np.hstack([made.public, made.private]) @ fit.coef.T + fit.intercept)[:, 0]
+        assert made.label is not None
+        losses.append(np.logaddexp(0, -odds * (2 * made.label - 1)).mean())
+    assert np.mean(losses) < (0.35 if epsilon == 100.0 else math.log(2) + 0.1)
+
+
+def test_without_noise_the_logistic_path_is_logistic_regression() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(0)
+    X = np.column_stack([np.ones(3000), rng.standard_normal((3000, 3))])
+    y = rng.random(3000) < 1 / (1 + np.exp(-X @ [0.5, 1.0, -2.0, 0.0]))
+    signed = (X.T @ (2.0 * y - 1))[:, None]
+    ridge = evidence_ridge(X.T @ X, signed, rows=3000, statistic_variance=0.0)
+    coef, _ = logistic_from_sums(X, np.ones(3000), signed, ridge, 0.0)
+    plain = LogisticRegression(C=np.inf, fit_intercept=False).fit(X, y)
+    np.testing.assert_allclose(coef[:, 0], plain.coef_[0], atol=0.05)
+
+
+def test_softmax_scores_of_many_classes_are_calibrated() -> None:
+    made, new = (
+        table(public=4, private=0, label="private", kind="three", n=5000, seed=s) for s in (3, 4)
+    )
+    releaser = Recorder(epsilon=3.0, delta=1e-5, relation="replace")
+    fit = fit_one_shot(made, releaser, epsilon=3.0, delta=1e-5)
+    scores = new.public @ fit.coef.T + fit.intercept
+    chance = np.exp(scores - scores.max(axis=1, keepdims=True))
+    chance /= chance.sum(axis=1, keepdims=True)
+    right = scores.argmax(axis=1) == new.label
+    assert abs(chance.max(axis=1).mean() - right.mean()) < 0.15
 
 
 def test_one_hot_columns_get_their_zeros_back() -> None:
@@ -323,8 +365,9 @@ def test_the_discriminant_of_two_gaussians_is_their_log_odds() -> None:
     y = rng.random(200_000) < 0.3
     z = rng.standard_normal(len(y)) + 2.0 * y
     Z = np.column_stack([np.ones(len(y)), z])
-    sums = Z.T @ np.column_stack([~y, y])
-    coef, offset = discriminant(np.array([[0.1], [0.5]]), Z.T @ Z, sums, sums[0])
+    classes = np.column_stack([~y, y]).astype(float)
+    gram = Z.T @ Z
+    coef, offset = discriminant(np.linalg.solve(gram, Z.T @ classes), gram, classes.sum(axis=0))
     odds = coef[:, 1] - coef[:, 0]
     assert odds[1] == pytest.approx(2.0, abs=0.05)
     assert odds[0] + offset[1] - offset[0] == pytest.approx(math.log(0.3 / 0.7) - 2, abs=0.05)

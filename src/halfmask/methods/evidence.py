@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_PRIOR_STEPS = 61
+_PRIOR_STEPS = 49
+_HIGHEST = 1.0
 _LABEL_VARIANCES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05)
 _LOST = 1e-12
 
@@ -36,13 +37,16 @@ def evidence_ridge(
     gram: np.ndarray,
     statistic: np.ndarray,
     *,
+    rows: float,
     statistic_variance: float,
     gram_variance: float = 0.0,
+    row_square: float = 0.0,
     label_scale: float = 1.0,
 ) -> Ridge:
     """Coefficients (width x targets) for `statistic` ≈ `gram` @ w.
 
-    `statistic_variance` and `gram_variance` are the variances of the noise on each entry;
+    `gram` is a sum over `rows` rows (or their total weight), each of mean square `row_square` where
+    noise hides it. `statistic_variance` and `gram_variance` are those of the noise on an entry;
     `label_scale` is the variance of a label that nothing explains.
     """
     width, targets = statistic.shape
@@ -58,21 +62,24 @@ def evidence_ridge(
         )  # fmt: skip
     energy = vectors.T @ statistic
     power = (energy**2).sum(axis=1)
-    lowest = 1e-4 * label_scale / (values**2).sum() * values.sum()
-    priors = np.geomspace(lowest, 1e12 * lowest, _PRIOR_STEPS)[:, None, None]
+    # Scores with this prior vary as much as labels do; a prior far above it can only be noise.
+    full = label_scale * rows / max(float(values.sum()), rows * row_square)
+    priors = (full * np.geomspace(1e-6, _HIGHEST, _PRIOR_STEPS))[:, None, None]
     labels = label_scale * np.asarray(_LABEL_VARIANCES)[None, :, None]
     moment_noise = gram_variance * len(values)
     variance = priors * (values**2 + moment_noise) + labels * values + statistic_variance
     fit = targets * np.log(variance).sum(axis=2) + (power / variance).sum(axis=2)
-    best = np.unravel_index(int(fit.argmin()), fit.shape)
-    prior, label = float(priors[best[0], 0, 0]), float(labels[0, best[1], 0])
-    penalty = (label + (statistic_variance + prior * moment_noise) / values) / prior
-    coef = vectors @ (energy / (values + penalty)[:, None])
+    likely = np.exp((fit.min() - fit) / 2)[:, :, None]
+    likely /= likely.sum()
+    # The mean over all strengths, weighted by likelihood: a release that cannot tell them apart is
+    # not taken for the one that happens to fit best.
+    shrink = (likely * (priors * values / variance)).sum(axis=(0, 1))
+    penalty = 1 / shrink - values
     return Ridge(
-        coef=coef,
+        coef=vectors @ (shrink[:, None] * energy),
         basis=vectors,
         eigenvalues=values,
-        penalty=penalty,
-        prior=prior,
-        label_variance=label,
+        penalty=np.maximum(penalty, 0.0),
+        prior=float(np.exp((likely * np.log(priors)).sum())),
+        label_variance=float((likely * labels).sum()),
     )

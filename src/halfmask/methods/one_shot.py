@@ -27,7 +27,7 @@ from halfmask.methods.evidence import Ridge, evidence_ridge
 from halfmask.methods.fitted import FeatureMap, LinearFit
 from halfmask.methods.moment_logistic import logistic_from_sums, softmax_of_ridge
 from halfmask.methods.moment_sensitivity import Coding, RowBounds, choose_weights
-from halfmask.methods.moment_solve import known_zeros, solve_moments
+from halfmask.methods.moment_solve import MomentFit, known_zeros, solve_moments
 from halfmask.methods.public_basis import PublicBasis, public_basis
 from halfmask.methods.released_moments import Moments, release_moments
 from halfmask.table import Table
@@ -149,6 +149,7 @@ def _ridge(moments: Moments, statistic: np.ndarray, label_scale: float) -> Ridge
     return evidence_ridge(
         moments.public_public,
         statistic,
+        rows=moments.rows,
         statistic_variance=moments.public_label_variance,
         label_scale=label_scale,
     )
@@ -160,9 +161,9 @@ def _from_moments(
     """Private features: ridge from moments, and for classes a discriminant of its scores."""
     classes = len(table.classes or ())
     scale = 1.0 if classes <= 2 else 1 / classes * (1 - 1 / classes)
-    fit = solve_moments(moments, label_scale=scale)
+    fit = solve_moments(moments, private_norm=table.private_norm, label_scale=scale)
     coef = np.vstack([fit.public, fit.private])
-    chosen = {"public_prior": fit.public_prior, "private_prior": fit.private_prior}
+    chosen = {"public_prior": fit.alone.prior, "private_prior": fit.private_prior}
     if not classes:
         slopes, intercept = _unfold(basis, coef)
         slopes, intercept = _in_label_units(table, slopes, intercept)
@@ -173,17 +174,42 @@ def _from_moments(
             [moments.public_private.T, moments.private_private],
         ]
     )
-    sums = np.vstack([moments.public_label, moments.private_label])
+    # Fitted rather than counted: under much noise the shares fall back to equal ones.
+    counts = (basis.row_weights @ basis.rows) @ fit.alone.coef
     if classes == 2:
-        # The constant coordinate's products are the sums over all rows.
-        every = gram[:, :1] / basis.constant
-        sums = np.hstack([every - sums, every + sums]) / 2
-    coef, offsets = discriminant(coef, gram, sums, sums[0] / basis.constant)
+        # From one signed score to those of both classes: (1 ∓ f)/2.
+        coef = np.hstack([-coef, coef]) / 2
+        coef[0] += 0.5 / basis.constant
+        counts = (moments.rows + np.array([-1.0, 1.0]) * counts) / 2
+    coef, offsets = discriminant(coef, gram, counts)
+    head = "discriminant"
+    if classes == 2:
+        coef, offsets = coef[:, 1:] - coef[:, :1], offsets[1:] - offsets[:1]
+        if table.public.shape[1]:
+            coef, offsets = _on_logistic(basis, moments, fit, coef), np.zeros(1)
+            head = "logistic and discriminant"
     slopes, intercept = _unfold(basis, coef)
-    intercept = intercept + offsets
-    if classes == 2:
-        slopes, intercept = slopes[:, 1:] - slopes[:, :1], intercept[1:] - intercept[:1]
-    return slopes.T, intercept, {"head": "discriminant", **chosen}
+    return slopes.T, intercept + offsets, {"head": head, **chosen}
+
+
+def _on_logistic(
+    basis: PublicBasis, moments: Moments, fit: MomentFit, coef: np.ndarray
+) -> np.ndarray:
+    """Log-odds of the public part by logistic regression, plus what the private part adds to it.
+
+    The private score enters less its regression on the public part, so that nothing counts twice
+    and a private part that noise has shrunk to nothing leaves the model of the public columns.
+    """
+    width = basis.rows.shape[1]
+    alone, _ = logistic_from_sums(
+        basis.rows,
+        basis.row_weights,
+        moments.public_label,
+        fit.alone,
+        moments.public_label_variance,
+    )
+    added = coef[width:]
+    return np.vstack([alone - fit.regression @ added, added])
 
 
 def _unfold(basis: PublicBasis, coef: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

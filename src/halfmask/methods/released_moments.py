@@ -29,8 +29,12 @@ _SLACK = 1 + 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Moments:
-    """Blocks of the (weighted) second-moment matrix, and the noise variance on an entry of each."""
+    """Blocks of the (weighted) second-moment matrix, and the noise variance on an entry of each.
 
+    `rows` is the total weight of the rows, which is public.
+    """
+
+    rows: float
     public_public: np.ndarray
     public_private: np.ndarray
     private_private: np.ndarray
@@ -85,6 +89,7 @@ def release_moments(
     if bounds.label == "public":
         to_public = weighted.T @ label
     return Moments(
+        rows=float(row_weights.sum()),
         public_public=weighted.T @ public,
         public_private=cross,
         private_private=unpack_symmetric(packed.ravel(), r),
