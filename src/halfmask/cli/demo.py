@@ -8,30 +8,38 @@ from typing import Any
 
 import click
 
-from halfmask.cli.output import emit, json_option, note, reporting
+from halfmask.cli.output import emit, json_option, reporting
 
 NEXT = """Now your own file:
   halfmask init people.csv --label NAME > people.toml     # then mark roles, bounds, categories
   halfmask train people.csv --schema people.toml --epsilon 1 --out model/
-  halfmask evaluate model/ test.csv"""
+  halfmask evaluate model/ test.csv
+  halfmask report model/ --out report.html"""
+
+_AUDIT_RUNS = 4000
 
 
 @click.command()
 @click.option("--epsilon", type=float, default=1.0, show_default=True, help="The privacy budget.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
-    help="Keep the half-masked model in this new folder (default: keep nothing).",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("halfmask-demo"),
+    show_default=True,
+    help="Where the half-masked model and its report go.",
 )
 @json_option
-def demo(epsilon: float, out: Path | None, as_json: bool) -> None:
+def demo(epsilon: float, out: Path, as_json: bool) -> None:
     """Train on the embedded Adult census: all private, half masked, only the label private."""
     from sklearn.linear_model import LogisticRegression
 
     from halfmask.accounting.gaussian import check_epsilon
+    from halfmask.audit.catalogue import game_named
+    from halfmask.audit.distinguish import distinguish
     from halfmask.experiments.adult_erm import accuracy, adult_tables
     from halfmask.experiments.adult_roles import role_sets
     from halfmask.mechanisms.noise import noise_source
+    from halfmask.report.html import write_report
     from halfmask.training import train
 
     check_epsilon(epsilon)
@@ -70,22 +78,43 @@ def demo(epsilon: float, out: Path | None, as_json: bool) -> None:
                 }
             )
             kept = model if name == "half masked" else kept
-    assert kept is not None
-    if out is not None:
+        assert kept is not None
         kept.save(out)
-        note(f"The half-masked model is in {out}.")
+        report(0.8, "audit")
+        game = game_named("gd", epsilon=epsilon, delta=1e-5, relation="replace")
+        finding = distinguish(game, confidence=0.95, runs=_AUDIT_RUNS)
+        report(0.9, "report")
+        page = out / "report.html"
+        write_report(out, page)
     seconds = time.perf_counter() - started
     result = {
         "rows": table.n,
         "models": rows,
         "privacy": kept.privacy.to_json(),
+        "audit": finding.to_json(),
+        "report": str(page),
         "seconds": round(seconds, 1),
     }
-    emit(result, _shown(rows, kept.privacy.text(), seconds), as_json)
+    words = f"""
+What the half-masked model promises:
+
+{kept.privacy.text()}
+
+An attack on the method it was trained by:
+
+{finding.text()}
+
+The model and its report are in {out}: open {page} in a browser.
+
+{NEXT}
+
+({seconds:.0f} s)"""
+    emit(result, _table(rows), as_json)
+    if not as_json:
+        click.echo(words)
 
 
-def _shown(rows: list[dict[str, Any]], statement: str, seconds: float) -> object:
-    from rich.console import Group
+def _table(rows: list[dict[str, Any]]) -> object:
     from rich.table import Table
 
     table = Table(title="Adult census: does a person earn more than 50K? (32,561 rows)")
@@ -93,7 +122,7 @@ def _shown(rows: list[dict[str, Any]], statement: str, seconds: float) -> object
         table.add_column(heading)
     for row in rows:
         promise = "none" if row["epsilon"] is None else f"epsilon {row['epsilon']:.4g}"
-        private = ", ".join(row.get("private", ())) or "none"
+        names = row.get("private", ["none"])
+        private = ", ".join(names) if len(names) < 10 else f"all {len(names) - 1}, and {names[-1]}"
         table.add_row(row["model"], f"{row['accuracy']:.4f}", promise, private)
-    words = f"\nWhat the half-masked model promises:\n\n{statement}\n\n{NEXT}\n\n({seconds:.0f} s)"
-    return Group(table, words)
+    return table
