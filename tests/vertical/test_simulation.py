@@ -20,6 +20,7 @@ from halfmask.vertical.simulation import (
     Budget,
     Columns,
     Task,
+    column_share,
     simulate_admm,
     simulate_experts,
     simulate_fdml,
@@ -101,11 +102,20 @@ def test_experts_are_near_central_training_and_admm_reaches_it(task):
     assert a9a.rounds_to(admm, 0.0) is None
 
 
-def test_the_column_epsilon_of_a_is_the_smaller_one():
-    for kappa in (0.1, 10.0, 1e5):
-        assert a9a.column_epsilon(1.0, kappa) <= 1.0 + 1e-9
-    assert a9a.column_epsilon(8.0, 1e5) == pytest.approx(1.156, abs=1e-3)
-    assert gaussian_mu(1.0, 1e-6) < 1
+def test_the_epsilon_of_a_column_is_stated_and_the_smaller_one(task):
+    budget = Budget(epsilon=8.0, delta=1e-6, unsafe_seed=0)
+    run = simulate_admm(
+        task,
+        AdmmConfig(rounds=1, rho=0.1),
+        strength=1e4,
+        noise=ShareNoise(kind="column"),
+        budget=budget,
+    )
+    # Party b has rows of norm 1: a column moves its table by half of what a replaced row does.
+    half = gaussian_epsilon(gaussian_mu(8.0, 1e-6) / 2, 1e-6)
+    assert run.costs["column"] == pytest.approx(half, rel=1e-6)
+    assert column_share(1.0, 0.01, True) == 1.0
+    assert column_share(3.0, 1e6, False) == 1.0
 
 
 def test_hidden_labels_need_a_loss_that_is_linear_in_them(task):

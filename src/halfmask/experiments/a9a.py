@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.datasets import load_a9a
 from halfmask.experiments.results import Progress, result_row, silent
 from halfmask.experiments.vertical_figures import draw
@@ -195,7 +194,7 @@ def _noisy(
                 ]
                 more = {"person_epsilon": runs[0].costs["person"]}
                 if kind == "column":
-                    more["column_epsilon"] = column_epsilon(epsilon, strength / RHO)
+                    more["column_epsilon"] = runs[0].costs["column"]
                 add(f"admm-{kind}-noise", runs, epsilon, **more)
             sgd = [
                 simulate_fdml(
@@ -208,16 +207,6 @@ def _noisy(
             ]
             add("fdml-sgd", sgd, epsilon, person_epsilon=sgd[0].costs["person"])
     return rows, curves
-
-
-def column_epsilon(epsilon: float, kappa: float) -> float:
-    """ε under A's column adjacency of noise that costs `epsilon` for one replaced row.
-
-    docs/proofs/admm_column.md, for the party with the longest rows.
-    """
-    longest = 2 * float(np.sqrt(max(GROUPS)))
-    row, column = min(1.0, longest / kappa**0.5), min(1.0, 1 / kappa**0.5)
-    return gaussian_epsilon(gaussian_mu(epsilon, DELTA) * column / row, DELTA)
 
 
 def _experts(

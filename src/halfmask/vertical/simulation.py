@@ -37,6 +37,7 @@ from halfmask.vertical.labels import hide_labels
 from halfmask.vertical.loss import loss_named
 from halfmask.vertical.newton import ExpertRows, NewtonConfig, expert_costs
 from halfmask.vertical.party import admm_party
+from halfmask.vertical.sensitivity import column_sensitivity
 
 # Composition in the ledger rounds up in the last digits; asking for a hair less keeps it satisfied.
 _HAIR = 1 - 1e-9
@@ -185,6 +186,12 @@ def simulate_admm(
         # Hidden labels are pure ε: added, where they are protected at all.
         together = gaussian_epsilon(combined_ratio(ratios), budget.delta)
         costs["person"] = together + (label_epsilon or 0.0)
+        if noise.kind == "column":
+            exact = regulariser == "l2" and constraint is None
+            shares = [
+                column_share(part.row_norm, strength / config.rho, exact) for part in task.columns
+            ]
+            costs["column"] = gaussian_epsilon(max(shares) * budget.ratio(1.0), budget.delta)
 
     def watch(number: int) -> dict[str, float]:
         found = list(sides.values())
@@ -328,6 +335,18 @@ def simulate_experts(
             total = combined_ratio([*ratios, prior_ratio])
             costs[name] = gaussian_epsilon(total, budget.delta)
     return _simulation("experts", task, history, doors, costs, notes=(result.combination.rule,))
+
+
+def column_share(row_norm: float, kappa: float, exact_ridge: bool) -> float:
+    """The ratio for A's column adjacency as a share of the one for a replaced row.
+
+    Guarantee: docs/proofs/admm_column.md.
+    """
+    bounds = column_sensitivity(
+        target_norm=1.0, kappa=kappa, row_norm=row_norm, exact_ridge=exact_ridge
+    )
+    assert bounds.column is not None
+    return bounds.column / bounds.replace
 
 
 _NO_BUDGET = Budget(epsilon=1.0, delta=1e-6)

@@ -113,6 +113,7 @@ def _costs(costs: Mapping[str, float], delta: float) -> list[str]:
         "person": "one person's columns at all parties together (and the label, where it is used)",
         "columns at all parties": "one person's columns at all parties, the label unchanged",
         "label": "one label",
+        "column": "one column of one party moved by a vector of norm at most 1 (A's adjacency)",
     }
     return [
         f"Epsilon {value:.4g} at delta {delta:g}: {words[name]}." for name, value in costs.items()
