@@ -121,7 +121,7 @@ def sgd(epsilon: float, delta: float, relation: Relation) -> Game:
 
     first, second = _neighbours("replace", rows=1, width=2)
     options = {"rate": _RATE, "steps": _STEPS, "clip_norm": 0.25, "learning_rate": 1e-6}
-    return _sampled_fit("sgd", method, first, second, options, epsilon, delta)
+    return _sampled_fit("sgd", method, method.fit_sgd, (first, second), options, epsilon, delta)
 
 
 def label(epsilon: float, delta: float, relation: Relation) -> Game:
@@ -130,10 +130,10 @@ def label(epsilon: float, delta: float, relation: Relation) -> Game:
         return _sampled("label", epsilon, delta, relation)
     from halfmask.methods import sgd as method
 
-    base = Table.from_arrays(np.array([[1.0, 0.0]] * 3), np.arange(3), row_norm=1.0)
+    base = _one_row(classes=3)
     table = replace(
         base,
-        public=base.private[:1],
+        public=base.private,
         private=np.zeros((1, 0)),
         public_norm=1.0,
         private_norm=0.0,
@@ -141,12 +141,47 @@ def label(epsilon: float, delta: float, relation: Relation) -> Game:
         private_names=(),
         public_sources=base.private_sources,
         private_sources=(),
-        rows=np.arange(1),
     )
     first = replace(table, label=np.array([0]))
     second = replace(table, label=np.array([1]))
     options = {"rate": _RATE, "steps": _STEPS}
-    return _sampled_fit("label", method, first, second, options, epsilon, delta)
+    return _sampled_fit("label", method, method.fit_sgd, (first, second), options, epsilon, delta)
+
+
+def mlp(epsilon: float, delta: float, relation: Relation) -> Game:
+    """A network with everything private; the two labels of a row have opposite gradients.
+
+    Steps are so short that single precision keeps the weights, and the canary's gradient, fixed.
+    """
+    if relation == "withhold":
+        return _sampled("mlp", epsilon, delta, relation)
+    from halfmask.neural import method
+    from halfmask.neural.pretrain import PretrainConfig
+
+    table = _one_row(classes=2)
+    first = replace(table, label=np.array([0]))
+    second = replace(table, label=np.array([1]))
+    options = {
+        "recipe": "dp-sgd",
+        "rate": _RATE,
+        "steps": _STEPS,
+        "clip_norm": 0.01,
+        "learning_rate": 1e-20,
+        "pretrain": PretrainConfig(hidden=4),
+    }
+    return _sampled_fit("mlp", method, method.fit_mlp, (first, second), options, epsilon, delta)
+
+
+def _one_row(*, classes: int) -> Table:
+    """A single private row of norm 1, with a label that has `classes` values."""
+    table = Table.from_arrays(np.array([[1.0, 0.0]] * classes), np.arange(classes), row_norm=1.0)
+    return replace(
+        table,
+        public=table.public[:1],
+        private=table.private[:1],
+        label=np.array([0]),
+        rows=np.arange(1),
+    )
 
 
 def _sampled(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
@@ -164,9 +199,9 @@ def _sampled(name: str, epsilon: float, delta: float, relation: Relation) -> Gam
 
 def _sampled_fit(
     name: str,
-    method: Any,
-    first: Table,
-    second: Table,
+    module: Any,
+    method: Callable[..., Any],
+    tables: tuple[Table, Table],
     options: dict[str, Any],
     epsilon: float,
     delta: float,
@@ -174,22 +209,26 @@ def _sampled_fit(
     # Calibration is a deterministic function of public numbers: once is enough for all runs.
     known = lru_cache(maxsize=None)(noise_multiplier)
 
+    def calibrated(*, spent: Any = (), **numbers: Any) -> float:
+        return known(spent=tuple(spent), **numbers)
+
     def fit(table: Table, releaser: Releaser) -> Any:
-        kept, method.noise_multiplier = method.noise_multiplier, known
+        kept, module.noise_multiplier = module.noise_multiplier, calibrated
         try:
-            return method.fit_sgd(table, releaser, epsilon=epsilon, delta=delta, **options)
+            return method(table, releaser, epsilon=epsilon, delta=delta, **options)
         finally:
-            method.noise_multiplier = kept
+            module.noise_multiplier = kept
 
     return FitGame(
         mechanism=name,
         relation="replace",
         epsilon=epsilon,
         delta=delta,
-        first=first,
-        second=second,
+        first=tables[0],
+        second=tables[1],
         fit=fit,
-        runs=enough_runs(epsilon, most=24_000),
+        # A network's step takes ten times as long.
+        runs=4_000 if name == "mlp" else enough_runs(epsilon, most=24_000),
     )
 
 
@@ -197,6 +236,7 @@ MECHANISMS: dict[str, Make] = {
     "sgd": sgd,
     "gd": gd,
     "one-shot": one_shot,
+    "mlp": mlp,
     "label": label,
     "admm-column": admm_column,
     "admm-row": admm_row,

@@ -89,8 +89,8 @@ class Canaries:
     def planted(cls, table: Table, count: int) -> Canaries:
         """`count` rows of different units, two random values of each private column.
 
-        Where the label is private, it is random too, and takes two values only if nothing else does:
-        a row that changes its features and its label at once may contribute the same as before.
+        Where the label is private, it is random too, and takes two values only if nothing else
+        does: a row that changes its features and its label at once may contribute the same.
         """
         if table.label is None:
             raise InputError("Canaries need labelled rows: pass the data with its label.")
