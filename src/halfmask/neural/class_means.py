@@ -21,8 +21,8 @@ from halfmask.mechanisms.release import Releaser, Sensitivity
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-# A column whose released total is within this many standard deviations of nothing counts as empty.
-_EMPTY = 3.0
+# No level is taken to be impossible on the word of noisy sums.
+_LEAST = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,8 +82,7 @@ def shrunk_means(sums: Floats, counts: Floats, noise_std: float, *, non_negative
     counts = np.maximum(counts, 1.0)
     overall = sums.sum(0) / counts.sum()
     if non_negative:
-        noise_of_overall = noise_std * math.sqrt(len(counts)) / counts.sum()
-        overall = np.where(overall > _EMPTY * noise_of_overall, np.minimum(overall, 1.0), 0.0)
+        overall = np.clip(overall, _LEAST, 1.0)
     if len(counts) == 1:
         alone: Floats = overall[None, :]
         return alone
@@ -92,7 +91,7 @@ def shrunk_means(sums: Floats, counts: Floats, noise_std: float, *, non_negative
     spread = np.maximum(((means - overall) ** 2 - noise).mean(0), 0.0)
     size = np.abs(overall)
     typical = size * (spread.sum() / max(float(size.sum()), 1e-12))
-    spread = np.where(size > 0, (spread + typical) / 2.0, 0.0)
+    spread = (spread + typical) / 2.0
     shrunk = overall + (means - overall) * spread / (spread + noise)
     clipped: Floats = np.clip(shrunk, 0.0, 1.0) if non_negative else shrunk
     return clipped

@@ -1,7 +1,7 @@
-"""What the network is given: private features anchored at the first level or the lower bound.
+"""What the network is given: features anchored at the first level or the lower bound.
 
-Feature by feature the encoded table is kept, except that a private category drops its first level
-(the others say it all) and a private number counts from its lower bound. Where the first level is
+A category drops its first level (the others say it all), a private number counts from its lower
+bound, and a private value that is missing or not declared counts as the first level. Where that is
 the usual one, as for absent/present columns, rows become short, and short rows need little noise.
 Longer rows are scaled down to a norm that follows from public columns alone.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halfmask.encoding import Scaled, declared
+from halfmask.encoding import Levels, Scaled, declared
 from halfmask.mechanisms.clipping import clip_rows
 from halfmask.schema import Column
 from halfmask.table import Table
@@ -32,9 +32,11 @@ class Inputs:
     """A fixed map from tables to rows of numbers; `private_norm` bounds the private part.
 
     `kept` are the private features that stay, `half` marks those that are (x + 1 − missing)/2,
-    `group` numbers the column behind each kept feature, `sampled` marks those that are 0 or 1.
+    `group` numbers the column behind each kept feature, `sampled` marks those that are 0 or 1;
+    `public_kept` are the public features that stay.
     """
 
+    public_kept: NDArray[np.int64]
     kept: NDArray[np.int64]
     half: NDArray[np.bool_]
     group: NDArray[np.int64]
@@ -48,6 +50,7 @@ class Inputs:
         kept, half, group, sampled = _anchored(table)
         norm = private_norm or _typical_norm(table)
         return cls(
+            public_kept=_public_kept(table),
             kept=np.array(kept, dtype=np.int64),
             half=np.array(half, dtype=bool),
             group=np.array(group, dtype=np.int64),
@@ -66,14 +69,20 @@ class Inputs:
             np.maximum(values, 0.0, out=values)
         return clip_rows(values, self.private_norm)
 
+    def public(self, table: Table) -> Floats:
+        """The public features that stay."""
+        kept: Floats = table.public[:, self.public_kept]
+        return kept
+
     def rows(self, table: Table) -> NDArray[np.float32]:
         """Public features, then the private ones."""
-        whole = np.hstack([table.public, self.private(table)])
+        whole = np.hstack([self.public(table), self.private(table)])
         return whole.astype(np.float32)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Everything `rows` needs."""
         return {
+            "public_kept": self.public_kept,
             "kept": self.kept,
             "half": self.half,
             "group": self.group,
@@ -86,6 +95,7 @@ class Inputs:
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Inputs:
         """The inverse of `to_arrays`."""
         return cls(
+            public_kept=arrays["public_kept"],
             kept=arrays["kept"],
             half=arrays["half"],
             group=arrays["group"],
@@ -109,13 +119,28 @@ def _anchored(table: Table) -> tuple[list[int], list[bool], list[int], list[bool
         coding = declared(column)
         assert coding is not None
         scaled = isinstance(coding, Scaled)
-        places = range(at, at + coding.width) if scaled else range(at + 1, at + coding.width)
+        # The last places are for missing and undeclared values, which few tables have.
+        unlisted = 2 if isinstance(coding, Levels) else 1
+        places = range(at if scaled else at + 1, at + coding.width - unlisted)
         kept += places
         half += [scaled and place == at for place in places]
         group += [number] * len(places)
         sampled += [not scaled] * len(places)
         at += coding.width
     return kept, half, group, sampled
+
+
+def _public_kept(table: Table) -> NDArray[np.int64]:
+    """Public features that vary, without the first level of a category."""
+    if table.public.shape[1] == 0:
+        return np.zeros(0, dtype=np.int64)
+    varies = np.ptp(table.public, axis=0) > 0 if table.n else np.ones(table.public.shape[1], bool)
+    if table.schema is not None:
+        sources = np.array(table.public_sources)
+        first = np.concatenate([[True], sources[1:] != sources[:-1]])
+        numbers = {column.name for column in table.schema.columns if column.bins == 0}
+        varies &= ~first | np.isin(sources, list(numbers))
+    return np.flatnonzero(varies)
 
 
 def _typical_norm(table: Table) -> float:

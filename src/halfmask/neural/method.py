@@ -32,6 +32,11 @@ from halfmask.neural.structured import StructuredRows
 from halfmask.neural.trainer import TrainerConfig, TrainingRows, train_privately
 from halfmask.table import Table
 
+# Of the correction, whose inputs have length 3; fixed beforehand, the same for every table.
+_CLIP_NORM = 3.0
+_LEARNING_RATE = 3.3
+_QUIET = 0.009
+
 Recipe = Literal["default", "algorithm-1", "dp-sgd"]
 
 
@@ -86,13 +91,17 @@ class _Data:
 
     @property
     def real(self) -> torch.Tensor:
-        return as_rows(self.table.public, self.private)
+        return as_rows(self.shown, self.private)
+
+    @property
+    def shown(self) -> np.ndarray:
+        return self.inputs.public(self.table)
 
     @property
     def public(self) -> PublicRows:
-        sources = np.array(self.table.public_sources)
+        sources = np.array(self.table.public_sources, dtype=str)[self.inputs.public_kept]
         columns = np.unique(sources, return_inverse=True)[1].astype(np.int64)
-        return PublicRows(features=self.table.public, columns=columns, labels=self.labels)
+        return PublicRows(features=self.shown, columns=columns, labels=self.labels)
 
 
 def fit_mlp(
@@ -129,20 +138,27 @@ def _default(
     padding, spent = _paid_padding("class-samples", data, releaser, epsilon, delta, config)
     network = pretrain(data.public, padding, data.classes, config.pretrain, generator)
     steps = config.steps or 10
+    clip_norm = config.clip_norm or _CLIP_NORM
+    noise = _noise(releaser, epsilon, delta, 1.0, steps, spent)
     trainer = TrainerConfig(
         steps=steps,
         rate=1.0,
-        clip_norm=config.clip_norm or 3.0,
-        noise_multiplier=_noise(releaser, epsilon, delta, 1.0, steps, spent),
-        learning_rate=config.learning_rate or 3.3,
+        clip_norm=clip_norm,
+        noise_multiplier=noise,
+        learning_rate=config.learning_rate or _learning_rate(noise * clip_norm / data.table.n),
         momentum=config.momentum or 0.0,
         aggregate="tail",
         public_seed=config.public_seed,
     )
-    padded = as_rows(data.table.public, padding.fill(data.labels, generator))
+    padded = as_rows(data.shown, padding.fill(data.labels, generator))
     labels = torch.from_numpy(data.labels)
     network = correct_scores(network, data.real, padded, labels, trainer, releaser)
     return _fit(data, network, trainer, "default", "class-samples")
+
+
+def _learning_rate(noise_of_mean: float) -> float:
+    """Of the correction: less where the noise of a mean gradient would drown what it corrects."""
+    return _LEARNING_RATE * min(1.0, _QUIET / noise_of_mean)
 
 
 def _algorithm_1(
@@ -167,7 +183,7 @@ def _whole_network(
     padding: Padding | None,
     spent: tuple[GaussianEvent, ...] = (),
 ) -> NetworkFit:
-    n, public = data.table.n, data.table.public
+    n, public = data.table.n, data.shown
     rate = config.rate or min(1.0, max(256, n // 16) / n)
     steps = config.steps or 160
     trainer = TrainerConfig(
