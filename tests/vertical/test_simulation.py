@@ -17,14 +17,12 @@ from halfmask.vertical.admm import AdmmConfig
 from halfmask.vertical.admm_party import ShareNoise
 from halfmask.vertical.fdml import FdmlConfig, FdmlNoise
 from halfmask.vertical.simulation import (
-    Budget,
-    Columns,
-    Task,
     column_share,
     simulate_admm,
     simulate_experts,
     simulate_fdml,
 )
+from halfmask.vertical.task import Budget, Columns, Task
 
 
 @pytest.fixture

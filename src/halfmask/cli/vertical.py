@@ -13,7 +13,8 @@ from halfmask.cli.vertical_network import join, serve
 from halfmask.errors import InputError
 
 if TYPE_CHECKING:
-    from halfmask.vertical.simulation import Budget, Simulation, Task
+    from halfmask.vertical.simulation import Simulation
+    from halfmask.vertical.task import Budget, Task
 
 METHODS = ("experts", "admm", "fdml-sgd")
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -84,8 +85,8 @@ def simulate(
     from halfmask.accounting.relations import check_relation
     from halfmask.schema import Schema
     from halfmask.vertical.files import read_task
-    from halfmask.vertical.simulation import Budget
     from halfmask.vertical.statements import party_statements
+    from halfmask.vertical.task import Budget
 
     schema = Schema.from_toml(schema_file)
     task = read_task(

@@ -21,15 +21,8 @@ from halfmask.experiments.vertical_figures import draw
 from halfmask.vertical.admm import AdmmConfig, DivergenceWarning
 from halfmask.vertical.admm_party import ShareNoise
 from halfmask.vertical.fdml import FdmlConfig, FdmlNoise
-from halfmask.vertical.simulation import (
-    Budget,
-    Columns,
-    Simulation,
-    Task,
-    simulate_admm,
-    simulate_experts,
-    simulate_fdml,
-)
+from halfmask.vertical.simulation import Simulation, simulate_admm, simulate_experts, simulate_fdml
+from halfmask.vertical.task import Budget, Columns, Task
 
 SPLIT = 66
 # One-hot groups of Adult behind the two halves: a row has at most one 1 in each of them.

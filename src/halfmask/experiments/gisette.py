@@ -25,15 +25,8 @@ from halfmask.vertical.admm import AdmmConfig, DivergenceWarning
 from halfmask.vertical.admm_party import ShareNoise
 from halfmask.vertical.block import Block
 from halfmask.vertical.fdml import FdmlConfig
-from halfmask.vertical.simulation import (
-    Budget,
-    Columns,
-    Simulation,
-    Task,
-    simulate_admm,
-    simulate_experts,
-    simulate_fdml,
-)
+from halfmask.vertical.simulation import Simulation, simulate_admm, simulate_experts, simulate_fdml
+from halfmask.vertical.task import Budget, Columns, Task
 
 CUTS = (0, 2000, 4000, 5000)
 DELTA = 1e-5

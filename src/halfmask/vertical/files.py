@@ -16,7 +16,7 @@ from halfmask.frames import check_columns, texts
 from halfmask.schema import Schema
 from halfmask.table import Encoder, read_frame
 from halfmask.vertical.alignment import check_alignment, id_hashes, row_order
-from halfmask.vertical.simulation import Columns, Task
+from halfmask.vertical.task import Columns, Task
 
 LABELS = "the label file"
 

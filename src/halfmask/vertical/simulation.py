@@ -10,15 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
-from halfmask.accounting.ledger import BudgetLedger, MemoryLedger
-from halfmask.accounting.relations import Relation
+from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import InputError
-from halfmask.mechanisms.noise import NoiseSource, noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.vertical.admm import AdmmConfig, run_admm
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise
@@ -38,66 +35,7 @@ from halfmask.vertical.loss import loss_named
 from halfmask.vertical.newton import ExpertRows, NewtonConfig, expert_costs
 from halfmask.vertical.party import admm_party
 from halfmask.vertical.sensitivity import column_sensitivity
-
-# Composition in the ledger rounds up in the last digits; asking for a hair less keeps it satisfied.
-_HAIR = 1 - 1e-9
-
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """One party's encoded columns, and what is known of them without looking.
-
-    `column_names` are promised to be protected; `public_names` are not, although noise covers them
-    too, because their levels and ranges may have been learnt.
-    """
-
-    name: str
-    train: Any
-    test: Any = None
-    row_norm: float
-    nonnegative: bool
-    column_names: tuple[str, ...] = ()
-    public_names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """The parties' columns and the label holder's labels (0 and 1), in one order of rows."""
-
-    columns: tuple[Columns, ...]
-    labels: Vector
-    test_labels: Vector | None = None
-
-    def __post_init__(self) -> None:
-        if not np.isin(self.labels, (0.0, 1.0)).all():
-            raise InputError("Vertical methods predict one of two classes: declare two.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What each party may spend; a seed makes the noise reproducible and not private."""
-
-    epsilon: float
-    delta: float
-    relation: Relation = "replace"
-    unsafe_seed: int | None = None
-    ledgers: Mapping[str, BudgetLedger] = field(default_factory=dict)
-
-    def releaser(self, name: str, index: int) -> Releaser:
-        """The door of one party: its own ledger, its own noise."""
-        ledger = self.ledgers.get(name) or MemoryLedger(
-            epsilon=self.epsilon, delta=self.delta, relation=self.relation
-        )
-        return Releaser(ledger, self.noise(index))
-
-    def noise(self, index: int) -> NoiseSource:
-        """The noise of the party at `index`; unsafe seeds differ between parties."""
-        return noise_source(None if self.unsafe_seed is None else 1009 * self.unsafe_seed + index)
-
-    def ratio(self, withhold_share: float) -> float:
-        """μ for one replaced row, where a withheld row has `withhold_share` of it."""
-        mu = gaussian_mu(self.epsilon, self.delta) * _HAIR
-        return mu if self.relation == "replace" else mu / withhold_share
+from halfmask.vertical.task import Budget, Task
 
 
 @dataclass(frozen=True, kw_only=True)

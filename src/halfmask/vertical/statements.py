@@ -7,7 +7,8 @@ from typing import Any
 
 from halfmask.accounting.relations import Relation
 from halfmask.statement import Statement
-from halfmask.vertical.simulation import Columns, Simulation
+from halfmask.vertical.simulation import Simulation
+from halfmask.vertical.task import Columns
 
 _LABELS_IN_CLEAR = {
     "admm": "The broadcast dual tells every party every label: its sign is the label's.",
