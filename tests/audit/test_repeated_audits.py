@@ -16,7 +16,7 @@ SAMPLED = ("sgd",)
 def test_never_above_the_claim_over_twenty_repetitions(name, epsilon):
     game = MECHANISMS[name](epsilon, DELTA, "replace")
     for _ in range(20):
-        finding = distinguish(game, confidence=0.999, runs=400)
+        finding = distinguish(game, confidence=0.999, runs=200)
         assert finding.lower_bound <= game.claimed
 
 
