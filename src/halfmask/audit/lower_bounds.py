@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,9 @@ from halfmask.errors import AccountingError, InputError
 Floats = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 
-_MOST_SCALE = 2.0**4
+# The grid on which noise is varied: steps a doubling, and its ends.
+_STEPS = 64
+_LOWEST, _HIGHEST = 7 * _STEPS, 4 * _STEPS
 
 
 def at_least(hits: int, trials: int, alpha: float) -> float:
@@ -104,23 +107,37 @@ def curve_epsilon(
     if advantage <= 0:
         return 0.0
 
-    def variation(scale: float) -> float:
-        return accountant.delta(with_less_noise(events, scale), epsilon=0.0, relation=relation)
+    charged = tuple(events)
 
-    def epsilon(scale: float) -> float:
-        return accountant.epsilon(with_less_noise(events, scale), delta=delta, relation=relation)
+    def epsilon(place: int) -> float:
+        less = with_less_noise(charged, _scale(place))
+        return accountant.epsilon(less, delta=delta, relation=relation)
 
-    low, high = 0.0, 1.0
-    while variation(high) < advantage:
-        low, high = high, 2 * high
+    low, high = -_LOWEST, 0
+    if _variation(charged, relation, low) >= advantage:
+        return 0.0
+    while _variation(charged, relation, high) < advantage:
+        low, high = high, high + _STEPS
         try:
             epsilon(high)
         except AccountingError:
             return epsilon(low)
-        if high > _MOST_SCALE:
+        if high > _HIGHEST:
             return epsilon(low)
     # The lower end never explains the advantage: what is returned stays a lower bound.
-    while high - low > 1e-3 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if variation(middle) < advantage else (low, middle)
-    return epsilon(low) if low > 0 else 0.0
+    while high - low > 1:
+        middle = (low + high) // 2
+        below = _variation(charged, relation, middle) < advantage
+        low, high = (middle, high) if below else (low, middle)
+    return epsilon(low)
+
+
+def _scale(place: int) -> float:
+    return float(2.0 ** (place / _STEPS))
+
+
+@lru_cache(maxsize=4096)
+def _variation(events: tuple[Event, ...], relation: Relation, place: int) -> float:
+    """δ(0) of the events with noise divided by 2^(place/_STEPS): a grid, so that looks share it."""
+    less = with_less_noise(events, _scale(place))
+    return accountant.delta(less, epsilon=0.0, relation=relation)
