@@ -1,10 +1,10 @@
 """Figure 1 of the feature-DP paper on Location-30: 74 of 446 columns and the label are public.
 
 Accuracy on held-out rows against epsilon (replace, delta 1e-5) for a network without privacy,
-DP-SGD with the best of a grid (chosen on test rows, which flatters it), Algorithm 1 as the paper has
-it (Gaussian padding, alpha from a grid), and the package's default recipe with nothing tuned; its
-constants were chosen on other draws of this data set. Every seed draws other public columns, other
-test rows and other noise.
+DP-SGD with the best of a grid (chosen on test rows, which flatters it), Algorithm 1 as the paper
+has it (Gaussian padding, alpha from a grid), and the package's default recipe; its constants were
+chosen on other draws of this data set. Every seed draws other public columns, other test rows and
+other noise.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A network that learnt from padded rows mixes up classes in ways that one small linear map of the
 scores can undo, and a map of classes x classes numbers needs little noise. Its inputs are the
-scores, whitened on padded rows; afterwards it is folded into the last layer, so that the result is
+scores, scaled on padded rows; afterwards it is folded into the last layer, so that the result is
 a network like any other. Guarantee: docs/proofs/network.md.
 """
 
@@ -18,35 +18,31 @@ from halfmask.mechanisms.sampling import Indices
 from halfmask.neural.network import Mlp
 from halfmask.neural.trainer import TrainerConfig, TrainingRows, train_privately
 
-# Root mean square length of the whitened scores, against 1 for the constant of the bias.
+# Root mean square length of the scaled scores, against 1 for the constant of the bias.
 _LENGTH = 3.0
-# Added to every variance before whitening, relative to their mean.
-_FLOOR = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Whitening:
-    """z = (centred scores − mean) @ forward, and scores = z @ back + mean."""
+class Scaling:
+    """z = (centred scores − mean) · factor: one factor for all, so that weak directions stay weak.
+
+    Whitening would give every direction of the scores the same room, and the noise with it.
+    """
 
     mean: Tensor
-    forward: Tensor
-    back: Tensor
+    factor: float
 
     @classmethod
-    def of(cls, scores: Tensor) -> Whitening:
+    def of(cls, scores: Tensor) -> Scaling:
         """From the scores of padded rows, in float64."""
         centred = scores - scores.mean(1, keepdim=True)
         mean = centred.mean(0)
-        values, vectors = torch.linalg.eigh(torch.cov(centred.t()).reshape(len(mean), -1))
-        values = values.clamp_min(0.0)
-        forward = vectors * (values + _FLOOR * values.mean().clamp_min(1e-12)).rsqrt()
-        length = ((centred - mean) @ forward).square().sum(1).mean().sqrt().clamp_min(1e-12)
-        forward = forward * (_LENGTH / length)
-        return cls(mean=mean, forward=forward, back=torch.linalg.pinv(forward))
+        length = float((centred - mean).square().sum(1).mean().sqrt())
+        return cls(mean=mean, factor=_LENGTH / max(length, 1e-12))
 
     def apply(self, scores: Tensor) -> Tensor:
-        """Whitened scores."""
-        return (scores - scores.mean(1, keepdim=True) - self.mean) @ self.forward
+        """Scaled scores."""
+        return (scores - scores.mean(1, keepdim=True) - self.mean) * self.factor
 
 
 def correct_scores(
@@ -64,14 +60,14 @@ def correct_scores(
     """
     with torch.no_grad():
         padded_scores = network(padded).double()
-        whitening = Whitening.of(padded_scores)
-        inputs = whitening.apply(network(real).double()).float()
-        padded_inputs = whitening.apply(padded_scores).float()
+        scaling = Scaling.of(padded_scores)
+        inputs = scaling.apply(network(real).double()).float()
+        padded_inputs = scaling.apply(padded_scores).float()
     classes = network.widths[-1]
     head = Mlp((classes, classes))
     with torch.no_grad():
-        head.linear[0].weight.copy_(whitening.back.t())
-        head.linear[0].bias.copy_(whitening.mean)
+        head.linear[0].weight.copy_(torch.eye(classes) / scaling.factor)
+        head.linear[0].bias.copy_(scaling.mean)
 
     def fill(rows: Indices, generator: object) -> Tensor:
         return padded_inputs[torch.from_numpy(rows)]
@@ -80,11 +76,11 @@ def correct_scores(
     train_privately(
         head, rows, config, releaser, what="noisy mean gradients of a map of the scores"
     )
-    return folded(network, whitening, head)
+    return folded(network, scaling, head)
 
 
-def folded(network: Mlp, whitening: Whitening, head: Mlp) -> Mlp:
-    """One network that computes head(whitened scores of `network`)."""
+def folded(network: Mlp, scaling: Scaling, head: Mlp) -> Mlp:
+    """One network that computes head(scaled scores of `network`)."""
     classes = network.widths[-1]
     result = Mlp(network.widths)
     result.load_state_dict(network.state_dict())
@@ -92,8 +88,8 @@ def folded(network: Mlp, whitening: Whitening, head: Mlp) -> Mlp:
         last = network.linear[-1]
         centre = torch.eye(classes, dtype=torch.float64) - 1.0 / classes
         layer = head.linear[0]
-        linear = layer.weight.double() @ whitening.forward.t()
+        linear = layer.weight.double() * scaling.factor
         result.linear[-1].weight.copy_(linear @ centre @ last.weight.double())
-        bias = linear @ (centre @ last.bias.double() - whitening.mean) + layer.bias.double()
+        bias = linear @ (centre @ last.bias.double() - scaling.mean) + layer.bias.double()
         result.linear[-1].bias.copy_(bias)
     return result

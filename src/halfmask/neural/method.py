@@ -34,8 +34,8 @@ from halfmask.table import Table
 
 # Of the correction, whose inputs have length 3; fixed beforehand, the same for every table.
 _CLIP_NORM = 3.0
-_LEARNING_RATE = 3.3
-_QUIET = 0.009
+_LEARNING_RATE = 8.3
+_QUIET = 0.0057
 
 Recipe = Literal["default", "algorithm-1", "dp-sgd"]
 
@@ -158,7 +158,7 @@ def _default(
 
 def _learning_rate(noise_of_mean: float) -> float:
     """Of the correction: less where the noise of a mean gradient would drown what it corrects."""
-    return _LEARNING_RATE * min(1.0, _QUIET / noise_of_mean)
+    return float(_LEARNING_RATE * min(1.0, _QUIET / noise_of_mean) ** 1.5)
 
 
 def _algorithm_1(
