@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 _LEAST_SHARE = 1e-3
-_MOST_EXPLAINED = 0.9
+_MOST_EXPLAINED = 0.75
 
 
 def discriminant(

@@ -2,7 +2,7 @@
 
 The statistic is S = Gw + label noise + release noise, with w ~ N(0, τ·I). In the eigenbasis of G
 its coordinates are independent, with variance τ·(L² + moment noise) + s²·L + release noise: τ and
-s² are those which make the released S most likely. Nothing but S, G and the size of the noise is
+s² are weighed by how likely they make the released S. Nothing but S, G and the size of the noise is
 read, so the choice is post-processing.
 """
 
@@ -14,7 +14,10 @@ import numpy as np
 
 _PRIOR_STEPS = 49
 _HIGHEST = 1.0
-_LABEL_VARIANCES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05)
+# Bounds of a number are often far wider than its values, so the prior's range reaches far down.
+_LOWEST = 1e-9
+_UNEXPLAINED = (99.0, 9.0, 2.3, 1.0, 0.43, 0.11)
+"""Variance of the label that the features leave, over what they explain: 1% to 90% explained."""
 _LOST = 1e-12
 
 
@@ -64,8 +67,10 @@ def evidence_ridge(
     power = (energy**2).sum(axis=1)
     # Scores with this prior vary as much as labels do; a prior far above it can only be noise.
     full = label_scale * rows / max(float(values.sum()), rows * row_square)
-    priors = (full * np.geomspace(1e-6, _HIGHEST, _PRIOR_STEPS))[:, None, None]
-    labels = label_scale * np.asarray(_LABEL_VARIANCES)[None, :, None]
+    priors = (full * np.geomspace(_LOWEST, _HIGHEST, _PRIOR_STEPS))[:, None, None]
+    # τ and s² cannot be told apart by S where all eigenvalues are alike; their ratio has a range.
+    explained = priors * (float(values.sum()) / rows)
+    labels = np.minimum(explained * np.asarray(_UNEXPLAINED)[None, :, None], label_scale)
     moment_noise = gram_variance * len(values)
     variance = priors * (values**2 + moment_noise) + labels * values + statistic_variance
     fit = targets * np.log(variance).sum(axis=2) + (power / variance).sum(axis=2)

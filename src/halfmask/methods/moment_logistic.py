@@ -38,8 +38,11 @@ def logistic_from_sums(
     the fit gained by following release noise and label noise (Stein's and Takeuchi's traces).
     """
     design, scale = _whitened(rows, ridge)
+    # No labels could give sums beyond these.
+    furthest = row_weights @ np.abs(rows)
+    possible = np.clip(statistic[:, 0], -furthest, furthest)
     # Σ weight·row·t with t in {0, 1}, from the signed sums and the public ones.
-    target = scale * (ridge.basis.T @ (statistic[:, 0] + rows.T @ row_weights)) / 2
+    target = scale * (ridge.basis.T @ (possible + rows.T @ row_weights)) / 2
     release_noise = scale**2 * noise / 4
     base = scale**2 * ridge.penalty * max(ridge.label_variance / 4, _LEAST_VARIANCE)
 
