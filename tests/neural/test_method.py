@@ -1,0 +1,227 @@
+"""The method mlp: sensitivities attacked, budgets met, models stored, mistakes named."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halfmask.accounting.ledger import MemoryLedger
+from halfmask.errors import BudgetExceededError, InputError
+from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.release import Releaser
+from halfmask.model import Model
+from halfmask.neural.class_means import shrunk_means, sum_sensitivity
+from halfmask.neural.inputs import Inputs
+from halfmask.neural.network import Mlp
+from halfmask.neural.padding import PADDINGS, Padding, free_padding
+from halfmask.neural.pretrain import PretrainConfig, PublicRows, averaged
+from halfmask.schema import Column, Label, Schema
+from halfmask.table import Encoder, Table
+from halfmask.training import train
+
+N, CLASSES = 300, 3
+FAST = PretrainConfig(hidden=16, networks=2, epochs=6, batch=32)
+
+
+def schema(label: str = "public") -> Schema:
+    roles = ["public"] * 3 + ["private"] * 5
+    binary = [
+        Column(name=f"b{i}", role=role, kind="category", categories=("0", "1"))  # type: ignore[arg-type]
+        for i, role in enumerate(roles)
+    ]
+    number = Column(name="size", role="private", kind="number", bounds=(0.0, 10.0), bins=0)
+    classes = tuple(range(CLASSES))
+    return Schema(
+        label=Label(name="kind", role=label, classes=classes),  # type: ignore[arg-type]
+        columns=(*binary, number),
+    )
+
+
+def frame(seed: int = 0) -> pa.Table:
+    generator = np.random.default_rng(seed)
+    kind = generator.integers(0, CLASSES, N)
+    columns: dict[str, Any] = {
+        f"b{i}": (generator.random(N) < np.where(kind == i % CLASSES, 0.9, 0.1)).astype(int)
+        for i in range(8)
+    }
+    return pa.table({**columns, "size": generator.random(N) * 10, "kind": kind})
+
+
+def tables(label: str = "public") -> Table:
+    encoder = Encoder.fit(schema(label), frame())
+    return encoder.encode(frame())
+
+
+def fitted(table: Table, epsilon: float = 4.0, **options: Any) -> Model:
+    return train(
+        table,
+        epsilon=epsilon,
+        delta=1e-5,
+        relation=options.pop("relation", "replace"),
+        method="mlp",
+        noise=noise_source(options.pop("seed", 1)),
+        options={"pretrain": FAST, **options},
+    )
+
+
+@pytest.mark.parametrize("relation", ["replace", "withhold"])
+def test_the_default_recipe_keeps_to_its_budget_and_learns(relation: str) -> None:
+    table = tables()
+    model = fitted(table, relation=relation)
+    assert model.privacy.calibrated[relation] <= 4.0  # type: ignore[index]
+    assert model.privacy.calibrated[relation] > 3.9  # type: ignore[index]
+    assert len(model.privacy.events) == 2
+    assert np.mean(model.predict(table) == table.label) > 0.75
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_algorithm_1_runs_with_every_padding_within_its_budget(padding: str) -> None:
+    model = fitted(tables(), recipe="algorithm-1", padding=padding, steps=5)
+    assert 3.9 < model.privacy.calibrated["replace"] <= 4.0
+
+
+@pytest.mark.parametrize("label", ["public", "private"])
+def test_dp_sgd_is_there_by_name_and_where_the_label_is_private(label: str) -> None:
+    recipe = "dp-sgd" if label == "public" else "default"
+    model = fitted(tables(label), recipe=recipe, steps=5)
+    assert model.details["recipe"] == "dp-sgd"
+    assert len(model.privacy.events) == 1
+
+
+def test_a_stored_model_predicts_the_same(tmp_path: Path) -> None:
+    table = tables()
+    model = fitted(table)
+    model.save(tmp_path / "model")
+    again = Model.load(tmp_path / "model")
+    assert np.array_equal(model.scores(table), again.scores(table))
+    assert again.method == "mlp"
+
+
+def test_a_seeded_run_is_the_same_run() -> None:
+    table = tables()
+    assert np.array_equal(fitted(table).scores(table), fitted(table).scores(table))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**16), scale=st.floats(0.1, 20.0))
+def test_no_row_moves_the_class_sums_by_more_than_their_sensitivity(
+    seed: int, scale: float
+) -> None:
+    generator = np.random.default_rng(seed)
+    table = tables()
+    inputs = Inputs.of(table, private_norm=float(generator.uniform(0.2, 3.0)))
+    wild = generator.standard_normal((2, table.private.shape[1])) * scale
+    wild[:, generator.random(wild.shape[1]) < 0.3] = 1e12
+    pair = inputs.private(_with_private(table, wild))
+    bound = sum_sensitivity(inputs.private_norm, non_negative=inputs.non_negative)
+    assert np.linalg.norm(pair[0] - pair[1]) <= bound.replace * (1 + 1e-9)
+    assert np.linalg.norm(pair, axis=1).max() <= bound.withhold * (1 + 1e-9)
+
+
+def test_values_that_are_not_finite_contribute_nothing() -> None:
+    table = tables()
+    wild = np.full((2, table.private.shape[1]), np.nan)
+    assert not Inputs.of(table).private(_with_private(table, wild)).any()
+
+
+def _with_private(table: Table, private: np.ndarray) -> Table:
+    from dataclasses import replace
+
+    return replace(table, private=private, rows=np.arange(len(private)))
+
+
+def test_the_norm_of_private_rows_follows_public_columns_alone() -> None:
+    table = tables()
+    other = _with_private(table, np.zeros_like(table.private))
+    assert Inputs.of(table).private_norm == Inputs.of(other).private_norm
+
+
+def test_shrinkage_leaves_quiet_means_and_pulls_noisy_ones_together() -> None:
+    generator = np.random.default_rng(0)
+    true = generator.random((4, 50))
+    counts = np.full(4, 100.0)
+    quiet = shrunk_means(true * 100, counts, 1e-6, non_negative=True)
+    assert np.allclose(quiet, true, atol=1e-6)
+    noisy = true * 100 + generator.normal(0, 300.0, true.shape)
+    raw = np.clip(noisy / 100, 0, 1)
+    pulled = shrunk_means(noisy, counts, 300.0, non_negative=True)
+    assert np.square(pulled - true).mean() < np.square(raw - true).mean() / 2
+
+
+def test_drawn_levels_have_the_released_frequencies() -> None:
+    table = tables()
+    inputs = Inputs.of(table, private_norm=1e6)
+    means = np.linspace(0.1, 0.9, len(inputs.kept))[None, :].repeat(CLASSES, 0)
+    padding = Padding(name="class-samples", table=means, inputs=inputs)
+    labels = np.zeros(20_000, dtype=np.int64)
+    drawn = padding.fill(labels, np.random.default_rng(0))
+    assert np.allclose(drawn.mean(0), means[0], atol=0.02)
+    assert set(np.unique(drawn[:, inputs.sampled])) == {0.0, 1.0}
+
+
+def test_crossed_rows_keep_their_class_and_mix_within_it() -> None:
+    labels = np.array([0, 1, 0, 1, 0, 1])
+    rows = PublicRows(
+        features=labels[:, None] * 10.0 + np.arange(6)[:, None],
+        columns=np.zeros(1, dtype=np.int64),
+        labels=labels,
+    )
+    crossed = rows.crossed(1.0, np.random.default_rng(0))[:, 0]
+    assert np.array_equal(crossed >= 10, labels == 1)
+    assert not np.array_equal(crossed, rows.features[:, 0])
+
+
+def test_an_averaged_network_has_the_mean_of_the_scores() -> None:
+    members = [Mlp((5, 4, 3)) for _ in range(3)]
+    rows = torch.randn(7, 5)
+    expected = torch.stack([member(rows) for member in members]).mean(0)
+    assert torch.allclose(averaged(members)(rows), expected, atol=1e-6)
+
+
+def test_mistakes_are_named_before_anything_is_charged() -> None:
+    table = tables()
+    ledger = MemoryLedger(epsilon=4.0, delta=1e-5, relation="replace")
+    for options in ({"recipe": "best"}, {"hidden": 3}, {"release_share": 1.5}):
+        with pytest.raises(InputError):
+            train(
+                table,
+                epsilon=4.0,
+                delta=1e-5,
+                relation="replace",
+                method="mlp",
+                noise=noise_source(1),
+                ledger=ledger,
+                options=options,
+            )
+    with pytest.raises(InputError, match="paid for"):
+        free_padding("class-means", Inputs.of(table))
+    assert ledger.events() == ()
+
+
+def test_a_spent_ledger_refuses() -> None:
+    ledger = MemoryLedger(epsilon=1.0, delta=1e-5, relation="replace")
+    Releaser(ledger, noise_source(1))
+    with pytest.raises(BudgetExceededError):
+        train(
+            tables(),
+            epsilon=4.0,
+            delta=1e-5,
+            relation="replace",
+            method="mlp",
+            noise=noise_source(1),
+            ledger=ledger,
+            options={"pretrain": FAST},
+        )
+
+
+def test_sensitivity_of_signed_rows_is_twice_the_norm() -> None:
+    assert sum_sensitivity(3.0, non_negative=False).replace == 6.0
+    assert math.isclose(sum_sensitivity(3.0, non_negative=True).replace, 3.0 * math.sqrt(2))
