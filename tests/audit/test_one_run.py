@@ -84,7 +84,7 @@ def audit(table, fit, canaries):
 
 
 def test_a_fit_without_noise_is_refuted():
-    table = bare_table(width=400)
+    table = bare_table(width=4000)
 
     def leaking(planted):
         signs = 2.0 * planted.label - 1

@@ -151,5 +151,5 @@ def experts(epsilon: float, delta: float, relation: Relation) -> Game:
         first=first,
         second=second,
         fit=fit,
-        runs=enough_runs(epsilon, most=24_000),
+        runs=enough_runs(epsilon, least=10_000, most=24_000),
     )

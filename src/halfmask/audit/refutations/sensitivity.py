@@ -54,7 +54,9 @@ def add_remove(epsilon: float, delta: float, *, corrected: bool) -> Game:
     noise = noise_multiplier(epsilon=epsilon, delta=delta, rate=1.0, steps=1, relation=accounted)
     event = PoissonGaussianEvent(noise_multiplier=noise, rate=1.0, steps=1)
     name = f"{'corrected' if corrected else 'refuted'}-add-remove"
-    return _opposite_steps(name, event, delta, accounted, enough_runs(epsilon, most=24_000))
+    return _opposite_steps(
+        name, event, delta, accounted, enough_runs(epsilon, least=10_000, most=24_000)
+    )
 
 
 def label_binary(epsilon: float, delta: float, *, corrected: bool) -> Game:
