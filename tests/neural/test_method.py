@@ -110,7 +110,7 @@ def test_a_seeded_run_is_the_same_run() -> None:
     assert np.array_equal(fitted(table).scores(table), fitted(table).scores(table))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**16), scale=st.floats(0.1, 20.0))
 def test_no_row_moves_the_class_sums_by_more_than_their_sensitivity(
     seed: int, scale: float
@@ -146,13 +146,13 @@ def test_the_norm_of_private_rows_follows_public_columns_alone() -> None:
 
 def test_shrinkage_leaves_quiet_means_and_pulls_noisy_ones_together() -> None:
     generator = np.random.default_rng(0)
-    true = generator.random((4, 50))
+    true = np.clip(generator.random(50) + generator.normal(0, 0.05, (4, 50)), 0, 1)
     counts = np.full(4, 100.0)
     quiet = shrunk_means(true * 100, counts, 1e-6, non_negative=True)
     assert np.allclose(quiet, true, atol=1e-6)
-    noisy = true * 100 + generator.normal(0, 300.0, true.shape)
+    noisy = true * 100 + generator.normal(0, 30.0, true.shape)
     raw = np.clip(noisy / 100, 0, 1)
-    pulled = shrunk_means(noisy, counts, 300.0, non_negative=True)
+    pulled = shrunk_means(noisy, counts, 30.0, non_negative=True)
     assert np.square(pulled - true).mean() < np.square(raw - true).mean() / 2
 
 

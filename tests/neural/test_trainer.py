@@ -180,16 +180,16 @@ def test_a_run_that_was_interrupted_goes_on_bit_for_bit_under_an_unsafe_seed(
     file = Checkpoint(tmp_path / "whole.npz", every=2)
     train_privately(whole, rows(kind="drawn"), config(), budget(5), checkpoint=file)
 
-    class Stopped(Exception):
+    class StoppedError(Exception):
         pass
 
     class Stops(Checkpoint):
         def save(self, progress: object, noise: object) -> None:
             super().save(progress, noise)  # type: ignore[arg-type]
             if progress.step == 4:  # type: ignore[attr-defined]
-                raise Stopped
+                raise StoppedError
 
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         train_privately(
             network(),
             rows(kind="drawn"),
