@@ -104,8 +104,15 @@ def serve(
 @click.option("--key", type=FILE, required=True, help="This party's private key (ECDSA, OpenSSH).")
 @click.option("--local-port", default=9094, show_default=True, help="For this machine only.")
 @click.option("--patience", default=120, show_default=True, help="Seconds to look for the server.")
+@json_option
 def join(
-    party_file: Path, server: str, ca: Path, key: Path, local_port: int, patience: int
+    party_file: Path,
+    server: str,
+    ca: Path,
+    key: Path,
+    local_port: int,
+    patience: int,
+    as_json: bool,
 ) -> None:
     """Take part as PARTY_FILE allows, until the server has gone."""
     from halfmask.vertical.network import NetworkParty, read_party_file
@@ -123,6 +130,8 @@ def join(
             f"The connection to {server} ended with code {done.returncode}: check that the key of "
             "this party is registered, and the address and certificate of the server."
         )
+    result = {"server": server, "state": str(settings.state)}
+    emit(result, f"The run at {server} has ended.", as_json)
 
 
 def _tool(name: str) -> str:
