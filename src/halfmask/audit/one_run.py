@@ -28,7 +28,7 @@ from halfmask.table import Table
 Floats = NDArray[np.float64]
 
 _GUESSED = 0.5
-_REFERENCE_ROWS = 5_000
+_REFERENCE_ROWS = 1500
 
 
 def p_value(right: int, guesses: int, canaries: int, *, epsilon: float, delta: float) -> float:
