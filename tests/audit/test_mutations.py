@@ -34,7 +34,7 @@ def test_halved_noise_of_releases_is_refuted(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["sgd", "label", "full-batch"])
 def test_halved_noise_of_steps_is_refuted(name, monkeypatch):
-    monkeypatch.setattr(private_step, "add_gaussian", half_the_noise)
+    monkeypatch.setattr(release, "add_gaussian", half_the_noise)
     assert audit(name).refuted
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from halfmask.accounting.events import Contribution, PoissonGaussianEvent
 from halfmask.errors import AccountingError, InputError
 from halfmask.mechanisms.clipping import check_clip_norm, clip_weights
-from halfmask.mechanisms.noise import add_gaussian, noise_grid
+from halfmask.mechanisms.noise import noise_grid
 from halfmask.mechanisms.release import SUM_RESERVE, Releaser, Sensitivity, widened_std
 from halfmask.mechanisms.sampling import Indices, poisson_rows
 
@@ -37,6 +37,8 @@ class PrivateStep:
 
     `rows` is the number of protected units (rows, or persons). The divisor is the expected batch
     size rate·rows; an empty batch releases noise. Contributions that are not finite count as zero.
+    Where rows are spread over machines, `rows` are those of this one and `rows_in_all` all of them:
+    each machine draws from its own rows, and together these draws are one Poisson batch.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class PrivateStep:
         contribution: Contribution = "general",
         what: str,
         reserve: float = SUM_RESERVE,
+        rows_in_all: int | None = None,
     ) -> None:
         if rows < 1:
             raise InputError(f"Expected at least one row, got {rows}.")
@@ -62,8 +65,9 @@ class PrivateStep:
             noise_multiplier=noise_multiplier, rate=rate, steps=steps, contribution=contribution
         )
         releaser.charge(event, what)
-        self._noise = releaser.noise
+        self._noise, self._noisy = releaser.noise, releaser.noisy
         self._rows = rows
+        self._rows_in_all = rows if rows_in_all is None else rows_in_all
         self._rate = rate
         self._clip_norm = clip_norm
         self._noise_std = noise_multiplier * clip_norm
@@ -85,4 +89,4 @@ class PrivateStep:
             Sensitivity.of_clipped_sum(self._clip_norm),
             reserve=self._reserve,
         )
-        return add_gaussian(total, std, self._noise) / (self._rate * self._rows)
+        return self._noisy(total, std) / (self._rate * self._rows_in_all)

@@ -6,7 +6,7 @@ Guarantee: docs/proofs/gaussian.md and docs/proofs/floating_point.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from halfmask.accounting.events import Event, GaussianEvent
 from halfmask.accounting.relations import Relation
 from halfmask.errors import AccountingError, InputError
 from halfmask.mechanisms.noise import NoiseSource, add_gaussian, noise_grid
+from halfmask.mechanisms.shards import ALONE, Shards
 
 Floats = NDArray[np.float64]
 
@@ -66,7 +67,14 @@ class Sensitivity:
 
 
 class Releaser:
-    """Couples a budget with a source of noise; remembers, as pure data, what was released."""
+    """Couples a budget with a source of noise; remembers, as pure data, what was released.
+
+    Where rows are spread over several machines, `shards` says so and statistics are those of this
+    machine's rows (see halfmask.neural.distributed); `notes` belong into a statement.
+    """
+
+    shards: Shards = ALONE
+    notes: tuple[str, ...] = ()
 
     def __init__(self, budget: Budget, noise: NoiseSource) -> None:
         self._budget = budget
@@ -117,19 +125,29 @@ class Releaser:
             count=count,
         )
         self.charge(event, what)
-        return GaussianSeries(sensitivity, noise_std, count, self.noise)
+        return GaussianSeries(sensitivity, noise_std, count, self.noise, add=self.noisy)
+
+    def noisy(self, value: Floats, noise_std: float) -> Floats:
+        """`value` with noise that was charged already: for mechanisms, not for methods."""
+        return add_gaussian(value, noise_std, self.noise)
 
 
 class GaussianSeries:
     """Releases that are paid for; one more than paid for is an error."""
 
     def __init__(
-        self, sensitivity: Sensitivity, noise_std: float, count: int, noise: NoiseSource
+        self,
+        sensitivity: Sensitivity,
+        noise_std: float,
+        count: int,
+        noise: NoiseSource,
+        *,
+        add: Callable[[Floats, float], Floats] | None = None,
     ) -> None:
         self._sensitivity = sensitivity
         self._noise_std = noise_std
         self._left = count
-        self._noise = noise
+        self._add = add or (lambda value, std: add_gaussian(value, std, noise))
 
     def release(self, value: Floats) -> Floats:
         """The next noisy value."""
@@ -138,7 +156,7 @@ class GaussianSeries:
         self._left -= 1
         value = np.asarray(value, dtype=np.float64)
         std = widened_std(self._noise_std, value.size, self._sensitivity)
-        return add_gaussian(value, std, self._noise)
+        return self._add(value, std)
 
 
 def widened_std(

@@ -21,6 +21,7 @@ from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.errors import InputError
 from halfmask.losses import Loss, clip_slopes, default_loss, in_ball, loss_named
 from halfmask.mechanisms.release import Releaser
+from halfmask.mechanisms.shards import rows_in_all
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.gd_sensitivity import (
     BlockMoves,
@@ -123,8 +124,13 @@ def fit_gd(
     and descends on the private ones from there, where noise is what limits a joint descent
     (default loss and no penalty only).
     """
-    plain = loss is None and penalty is None
-    if public_start and plain and starts_from_public(table, gaussian_mu(epsilon, delta)):
+    plain, shards = loss is None and penalty is None, releaser.shards
+    everywhere = rows_in_all(table.n, shards)
+    if (
+        public_start
+        and plain
+        and starts_from_public(table, gaussian_mu(epsilon, delta), everywhere)
+    ):
         from halfmask.methods.public_start import fit_from_public_start
 
         return fit_from_public_start(
@@ -138,26 +144,27 @@ def fit_gd(
         raise InputError("Nothing is private: any ordinary method serves better.")
     if table.n == 0:
         raise InputError("The table has no rows: there is nothing to fit.")
-    rows = unit_rows(table, precondition=config.precondition)
+    rows = unit_rows(table, precondition=config.precondition, shards=shards)
     mu = gaussian_mu(epsilon, delta) * (1 - _ROUNDING)
     extra = 0.0 if penalty is None else penalty.smoothness * rows.stretch**2
     descent = Descent(
         rows, targets, chosen, config, table.label_private, releaser, mu, extra_smoothness=extra
     )
-    theta = descent.run(None if penalty is None else _by_theta(table, rows, penalty))
+    public = table.public if penalty is None else shards.gather(table.public)
+    theta = descent.run(None if penalty is None else _by_theta(public, rows, penalty))
     coef, intercept = rows.unfold(theta)
     coef, intercept = _in_label_units(table, chosen, coef, intercept)
     return LinearFit(coef=coef, intercept=intercept, details=descent.details)
 
 
-def starts_from_public(table: Table, mu: float) -> bool:
+def starts_from_public(table: Table, mu: float, rows: int) -> bool:
     """Whether to fit public features ahead of private ones, from public facts alone.
 
     The label must be private, and noise the limit: a descent to the end would move the score of a
     unit row by about 4d/(μn), the gradient's noise over a curvature of 1/(4d).
     """
     public, private = table.public.shape[1], table.private.shape[1]
-    wander = 4 * (public + private) / (mu * table.n)
+    wander = 4 * (public + private) / (mu * rows)
     return bool(table.label_private and public and private and wander > _NOISY)
 
 
@@ -177,6 +184,7 @@ class Descent:
         extra_smoothness: float = 0.0,
     ) -> None:
         self._rows, self._targets, self._loss, self._config = rows, targets, loss, config
+        self._shards = releaser.shards
         self._moves: BlockMoves | None = None
         weights = rows.d * loss.outputs
         plan_clip = config.clip or loss.clip
@@ -240,7 +248,7 @@ class Descent:
         rows = self._rows
         if self._fixed is not None:
             free = self._loss.free_slope(rows.scores(theta))
-            return (rows.gradient_sum(free) + self._fixed) / rows.n
+            return (self._shards.sum(rows.gradient_sum(free)) + self._fixed) / rows.n
         value, factors = self.statistic(theta)
         released: Floats = self._series.release(value) / factors
         return released / rows.n
@@ -315,11 +323,11 @@ def _in_label_units(
     return coef, intercept
 
 
-def _by_theta(table: Table, rows: UnitRows, penalty: PublicPenalty) -> Callable[[Floats], Floats]:
+def _by_theta(public: Floats, rows: UnitRows, penalty: PublicPenalty) -> Callable[[Floats], Floats]:
     """The penalty's gradient by θ."""
 
     def gradient(theta: Floats) -> Floats:
-        by_coef, by_intercept = penalty.gradient(table.public, *rows.unfold(theta))
+        by_coef, by_intercept = penalty.gradient(public, *rows.unfold(theta))
         return rows.fold_gradient(np.asarray(by_coef), np.asarray(by_intercept))
 
     return gradient

@@ -22,6 +22,7 @@ from halfmask.encoding import Scaled, declared
 from halfmask.errors import InputError
 from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.release import Releaser
+from halfmask.mechanisms.shards import own_place
 from halfmask.methods.discriminant import discriminant
 from halfmask.methods.evidence import Ridge, evidence_ridge
 from halfmask.methods.fitted import FeatureMap, LinearFit
@@ -73,7 +74,11 @@ def fit_one_shot(
     """
     config = config or OneShotConfig()
     label, bounds = _coded_label(table), _bounds(table)
-    mapped = table.public if feature_map is None else feature_map.fit_transform(table.public)
+    shards = releaser.shards
+    public = shards.gather(table.public)
+    if not table.label_private:
+        label = shards.gather(label)
+    mapped = public if feature_map is None else feature_map.fit_transform(public)
     basis = public_basis(
         mapped,
         # A map given by the user is trusted to have put its features on the scale it wants.
@@ -94,6 +99,7 @@ def fit_one_shot(
         epsilon=epsilon,
         delta=delta,
         what=_words(table),
+        own=own_place(table.n, shards),
     )
     if bounds.non_negative:
         zeroed = known_zeros(moments.private_private, table.private_sources)

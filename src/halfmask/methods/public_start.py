@@ -51,7 +51,7 @@ def fit_from_public_start(
         low, high = table.label_bounds
         middle, half = (low + high) / 2, (high - low) / 2
     offset = (table.public @ start.coef.T + start.intercept - middle) / half
-    rows = unit_rows(only_private(table), precondition=config.precondition)
+    rows = unit_rows(only_private(table), precondition=config.precondition, shards=releaser.shards)
     reach = _LOG_ODDS if table.classes is not None else 1.0
     extended, shrunk, unit = _with_offset(rows, offset, reach, table.private_norm)
     mu_left = math.sqrt(1 - share) * mu

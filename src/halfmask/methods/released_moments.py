@@ -58,10 +58,16 @@ def release_moments(
     epsilon: float,
     delta: float,
     what: str,
+    own: slice = slice(None),
 ) -> Moments:
-    """Charge and release once; `row_weights` in [0, 1] are public and weigh whole rows."""
+    """Charge and release once; `row_weights` in [0, 1] are public and weigh whole rows.
+
+    Where rows are spread over machines, public values are those of all rows, `private` (and a
+    private label) those of this machine's, which are at `own` among all.
+    """
     check_rows(public, row_weights, bounds)
-    pieces = weighted_blocks(public, private, label, row_weights, bounds, weights)
+    own_label = label[own] if bounds.label == "public" else label
+    pieces = weighted_blocks(public[own], private, own_label, row_weights[own], bounds, weights)
     sensitivity = Sensitivity(
         replace=replace_sensitivity(bounds, weights),
         withhold=withhold_sensitivity(bounds, weights),

@@ -15,6 +15,7 @@ from scipy import sparse
 
 from halfmask.encoding import Scaled, declared
 from halfmask.mechanisms.clipping import clip_rows
+from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all
 from halfmask.methods.gd_sensitivity import RowBounds
 from halfmask.table import Table
 
@@ -36,6 +37,7 @@ class UnitRows:
 
     `row_weights` (in (0, 1], public) multiply a row's gradient; `scale` makes features columns.
     `offset` is added to the scores: what a model that is known already says of each row.
+    `n` counts the rows of all machines, among them those of this one.
     """
 
     matrix: Any
@@ -45,12 +47,8 @@ class UnitRows:
     public_size: int
     row_weights: Floats
     bounds: RowBounds
+    n: int
     offset: Floats | float = 0.0
-
-    @property
-    def n(self) -> int:
-        """The number of rows."""
-        return int(self.matrix.shape[0])
 
     @property
     def d(self) -> int:
@@ -96,10 +94,10 @@ class UnitRows:
         return folded
 
 
-def unit_rows(table: Table, *, precondition: float) -> UnitRows:
+def unit_rows(table: Table, *, precondition: float, shards: Shards = ALONE) -> UnitRows:
     """The rows of `table`; what is read of private values is nothing but the rows themselves."""
     private_norm = table.private_norm if table.private.shape[1] else 0.0
-    public = _public_block(table, private_norm, precondition)
+    public = _public_block(table, private_norm, precondition, shards)
     non_negative = _non_negative(table)
     private = _bounded(table.private, private_norm, non_negative)
     squared = public.norm**2 + private_norm**2
@@ -127,6 +125,7 @@ def unit_rows(table: Table, *, precondition: float) -> UnitRows:
             non_negative=non_negative,
             rows_per_unit=table.max_rows,
         ),
+        n=rows_in_all(table.n, shards),
     )
 
 
@@ -140,15 +139,17 @@ class _Public:
     norm: float
 
 
-def _public_block(table: Table, private_norm: float, power: float) -> _Public:
+def _public_block(table: Table, private_norm: float, power: float, shards: Shards) -> _Public:
     """Centred and scaled by public values: a centred level is short where it is common."""
     block = table.public
     n, width = block.shape
     if width == 0 or n == 0:
         empty = np.zeros(width)
         return _Public(centre=empty, scale=empty + 1, row_weights=np.ones(n), norm=0.0)
-    centre = block.mean(axis=0)
-    mean_square = np.maximum(np.einsum("ij,ij->j", block, block) / n - centre**2, 0.0)
+    everywhere = rows_in_all(n, shards)
+    centre = shards.sum(block.sum(axis=0)) / everywhere
+    squares = shards.sum(np.einsum("ij,ij->j", block, block))
+    mean_square = np.maximum(squares / everywhere - centre**2, 0.0)
     total = float(mean_square.sum())
     scale = np.ones(width)
     mostly_public = private_norm**2 <= _MOSTLY_PUBLIC * (table.public_norm**2 + private_norm**2)
@@ -162,7 +163,7 @@ def _public_block(table: Table, private_norm: float, power: float) -> _Public:
     squares = np.einsum("ij,ij,j->i", block, block, scale**2)
     squares += float(centre**2 @ scale**2) - 2 * (block @ (centre * scale**2))
     norms = np.sqrt(np.maximum(squares, 0.0))
-    long = float(np.quantile(norms, _LONG))
+    long = float(np.quantile(shards.gather(norms), _LONG))
     weights = np.minimum(1.0, long / np.maximum(norms, np.finfo(float).tiny))
     return _Public(centre=centre, scale=scale, row_weights=weights, norm=long)
 

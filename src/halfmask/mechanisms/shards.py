@@ -1,0 +1,70 @@
+"""How rows that are spread over several machines come together.
+
+Methods call these functions on public values: counts, ranges, public gradients. What is private
+has one way out, the releaser, whatever the number of machines. Alone, nothing has to be done.
+Guarantee: docs/proofs/distributed.md.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Shards(Protocol):
+    """The machines among which the rows of one table are divided; all of them make each call."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this machine, from 0."""
+
+    @property
+    def count(self) -> int:
+        """How many machines there are."""
+
+    def sum(self, value: Floats) -> Floats:
+        """The sum of all machines' public values."""
+
+    def gather(self, rows: Floats) -> Floats:
+        """The public rows of all machines, one below the other in the order of the machines."""
+
+    def first(self, value: Floats) -> Floats:
+        """The first machine's public value."""
+
+
+class Alone:
+    """One machine that holds every row."""
+
+    rank = 0
+    count = 1
+
+    def sum(self, value: Floats) -> Floats:
+        """`value` itself."""
+        return value
+
+    def gather(self, rows: Floats) -> Floats:
+        """`rows` themselves."""
+        return rows
+
+    def first(self, value: Floats) -> Floats:
+        """`value` itself."""
+        return value
+
+
+ALONE = Alone()
+
+
+def rows_in_all(rows: int, shards: Shards) -> int:
+    """The number of rows on all machines, which is public."""
+    return int(shards.sum(np.array([float(rows)]))[0])
+
+
+def own_place(rows: int, shards: Shards) -> slice:
+    """Where this machine's rows are among the gathered ones."""
+    counts = shards.gather(np.array([float(rows)])).astype(np.int64)
+    start = int(counts[: shards.rank].sum())
+    return slice(start, start + rows)

@@ -1,0 +1,184 @@
+"""Training on rows that are spread over several machines of one data holder, under `torchrun`.
+
+Every machine (a rank of torch.distributed) runs the same program on its own rows. Sums of private
+values are added up on the first one, which holds the one ledger, adds noise once and hands the
+result to all. Nothing of a single row leaves its machine; sums do, so the machines have to trust
+each other. Guarantee: docs/proofs/distributed.md.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import distributed
+
+from halfmask.accounting.events import Event
+from halfmask.errors import HalfmaskError, InputError
+from halfmask.mechanisms.noise import NoiseSource, noise_source
+from halfmask.mechanisms.release import Budget, Releaser
+
+Floats = NDArray[np.float64]
+
+# How long a machine waits for the slowest one before it gives up.
+_PATIENCE = timedelta(minutes=30)
+
+
+class MachineLostError(HalfmaskError):
+    """Another machine of the run has ended or cannot be reached."""
+
+
+class Ranks:
+    """The machines of a run as `Shards`; every call is made by all of them, in the same order."""
+
+    def __init__(self, rank: int, count: int, device: torch.device) -> None:
+        self.rank = rank
+        self.count = count
+        self._device = device
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the first machine, which holds the ledger and writes the model."""
+        return self.rank == 0
+
+    def own(self, rows: int) -> range:
+        """The rows of a common file that this machine takes: near equal parts, in order."""
+        if rows < self.count:
+            raise InputError(f"{rows} rows cannot be shared by {self.count} machines: start fewer.")
+        return range(rows * self.rank // self.count, rows * (self.rank + 1) // self.count)
+
+    def sum(self, value: Floats) -> Floats:
+        """The sum of all machines' public values."""
+        with _together():
+            shared = self._tensor(value)
+            distributed.all_reduce(shared)
+            return _array(shared)
+
+    def gather(self, rows: Floats) -> Floats:
+        """The public rows of all machines, in the order of the machines."""
+        counts = np.zeros(self.count)
+        counts[self.rank] = len(rows)
+        with _together():
+            parts = []
+            for rank, count in enumerate(self.sum(counts).astype(int)):
+                mine = rank == self.rank
+                part = self._tensor(rows if mine else np.zeros((count, *rows.shape[1:])))
+                distributed.broadcast(part, src=rank)
+                parts.append(_array(part))
+            return np.concatenate(parts)
+
+    def first(self, value: Floats) -> Floats:
+        """The first machine's public value."""
+        with _together():
+            shared = self._tensor(value)
+            distributed.broadcast(shared, src=0)
+            return _array(shared)
+
+    def to_first(self, value: Floats) -> Floats:
+        """The sum of all machines' private values on the first machine; zeros on the others."""
+        with _together():
+            total = self._tensor(value)
+            distributed.reduce(total, dst=0)
+            # What a reduction leaves on the other machines is a partial sum.
+            return _array(total) if self.leads else np.zeros(value.shape)
+
+    def noise(self, unsafe_seed: int | None) -> NoiseSource:
+        """Randomness of this machine's own: no two machines may draw the same batches."""
+        return noise_source(None if unsafe_seed is None else unsafe_seed + (self.rank << 32))
+
+    def releaser(self, budget: Budget, noise: NoiseSource) -> SharedReleaser:
+        """The releaser of this machine; only the first one charges its budget."""
+        return SharedReleaser(budget, noise, self)
+
+    def _tensor(self, value: Floats) -> torch.Tensor:
+        return torch.tensor(np.asarray(value, dtype=np.float64), device=self._device)
+
+
+class SharedReleaser(Releaser):
+    """A releaser whose statistics are sums over the rows of all machines.
+
+    Guarantee: docs/proofs/distributed.md.
+    """
+
+    def __init__(self, budget: Budget, noise: NoiseSource, ranks: Ranks) -> None:
+        super().__init__(budget, noise)
+        self._ranks = self.shards = ranks
+        self.notes = (
+            f"Rows were spread over {ranks.count} machines that trust each other: the first one "
+            "saw exact sums of the others, and added the noise to their total.",
+        )
+
+    def charge(self, event: Event, what: str) -> None:
+        """Charge the one ledger; no machine goes on before it is charged."""
+        if self._ranks.leads:
+            try:
+                super().charge(event, what)
+            except HalfmaskError:
+                self._ranks.first(np.zeros(1))
+                raise
+            self._ranks.first(np.ones(1))
+            return
+        if not self._ranks.first(np.zeros(1))[0]:
+            raise MachineLostError("The first machine could not charge the ledger: see its error.")
+        self._events.append(event)
+        self._released.append(what)
+
+    def noisy(self, value: Floats, noise_std: float) -> Floats:
+        """The sum over all machines with the first one's noise, which was charged already."""
+        total = self._ranks.to_first(value)
+        return self._ranks.first(super().noisy(total, noise_std) if self._ranks.leads else total)
+
+
+def started_by_torchrun() -> bool:
+    """Whether this process is one of several that torchrun has started."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+@contextmanager
+def joined() -> Iterator[Ranks]:
+    """Meet the other machines; leave them at the end. Uses NCCL where every rank has a GPU."""
+    local, device = int(os.environ["LOCAL_RANK"]), torch.device("cpu")
+    if torch.cuda.is_available() and local < torch.cuda.device_count():
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _told_to_stop)
+    with _together():
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        distributed.init_process_group(backend, timeout=_PATIENCE)
+    try:
+        yield Ranks(distributed.get_rank(), distributed.get_world_size(), device)
+    finally:
+        distributed.destroy_process_group()
+
+
+def _told_to_stop(number: int, frame: object) -> NoReturn:
+    raise MachineLostError(
+        "Told to stop: another machine of this run has failed, see its message. What was charged "
+        "stays charged; start all machines again."
+    )
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """An operation that every machine has to take part in."""
+    try:
+        yield
+    except RuntimeError:
+        raise MachineLostError(
+            "Another machine of this run was lost or does not answer. What was charged stays "
+            "charged and the ledger is whole; start all machines again."
+        ) from None
+
+
+def _array(value: torch.Tensor) -> Floats:
+    found: Floats = value.cpu().numpy()
+    return found
