@@ -31,7 +31,6 @@ KOLMOGOROV = 3.5 / math.sqrt(DRAWS)
 def test_normals_are_normal_and_neighbours_uncorrelated(source: NoiseSource) -> None:
     drawn = source.normal(DRAWS)
     assert stats.kstest(drawn, "norm").statistic < KOLMOGOROV
-    # The two normals of a Box-Muller pair, and their squares, are independent.
     for power in (1, 2):
         pair = np.corrcoef(drawn[::2] ** power, drawn[1::2] ** power)[0, 1]
         assert abs(pair) < 7 / math.sqrt(DRAWS / 2)

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import math
 import ssl
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.errors import InputError
+from halfmask.mechanisms import ziggurat
 
 Floats = NDArray[np.float64]
 
 _GRID_BITS = 32
-# Pairs of normals made at a time: their temporaries stay in the cache.
-_BLOCK = 1 << 14
-_SMALL = np.uint64(1 << 44)
+# Numbers rounded and added at a time: their temporaries stay in the cache.
+_BLOCK = 1 << 15
 
 
 class NoiseSource(Protocol):
@@ -50,66 +49,16 @@ class SystemNoise:
     description = "CSPRNG seeded by the operating system, Gaussian rounded to a power-of-two grid"
 
     def normal(self, size: int) -> Floats:
-        """Box-Muller, by pairs; tails reach 13 standard deviations."""
-        half = (size + 1) // 2
-        out = np.empty((2, half))
-        blocks = [out[:, start : start + _BLOCK] for start in range(0, half, _BLOCK)]
-        if len(blocks) < 4:
-            for block in blocks:
-                _fill_normal(block)
-        else:
-            with ThreadPoolExecutor(max_workers=2) as pool:
-                list(pool.map(_fill_normal, blocks))
-        normals: Floats = out.reshape(-1)[:size]
-        return normals
+        """By the ziggurat; tails reach 17 standard deviations."""
+        return ziggurat.normals(size, _words)
 
     def uniform(self, size: int) -> Floats:
         """Uniforms in (0, 1], with no fewer digits near zero than elsewhere."""
-        return _uniforms(np.frombuffer(ssl.RAND_bytes(8 * size), dtype=np.uint64))
+        return ziggurat.uniforms(size, _words)
 
 
-def _uniforms(bits: NDArray[np.uint64]) -> Floats:
-    """(k + ½)/2⁶⁴ for each 64-bit k, rounded to the nearest double; small ones get 64 bits more.
-
-    On multiples of 2⁻⁶⁴ alone a radius beyond 7 standard deviations would come from so few values
-    that a released pair could be told from its neighbour's.
-    """
-    values = bits.astype(np.float64)
-    values += 0.5
-    small = np.flatnonzero(bits < _SMALL)
-    if len(small):
-        more = np.frombuffer(ssl.RAND_bytes(8 * len(small)), dtype=np.uint64)
-        values[small] = bits[small] + (more.astype(np.float64) + 0.5) * 2.0**-64
-    values *= 2.0**-64
-    return values
-
-
-def _fill_normal(out: Floats) -> None:
-    """Two rows of normals r·cos θ and r·sin θ, in place and with one sine each.
-
-    θ/2 is uniform in [−π/4, π/4], so s = sin(θ/2) gives cos θ = 1 − 2s² and sin θ = 2s√(1 − s²)
-    without loss of accuracy, over the half circle of positive cosines; one more random bit, below
-    the precision of the angle, gives the cosine its sign.
-    """
-    cosine, sine = out
-    bits = np.frombuffer(ssl.RAND_bytes(16 * cosine.size), dtype=np.int64)
-    radius = _uniforms(bits[: cosine.size].view(np.uint64))
-    np.log(radius, out=radius)
-    radius *= -2.0
-    np.sqrt(radius, out=radius)
-    angle = bits[cosine.size :]
-    np.multiply(angle, math.pi / 4 * 2.0**-63, out=sine)
-    np.sin(sine, out=sine)
-    square = sine * sine
-    np.multiply(square, -2.0, out=cosine)
-    cosine += 1.0
-    np.copysign(cosine, (angle << 63).view(np.float64), out=cosine)
-    cosine *= radius
-    np.subtract(1.0, square, out=square)
-    np.sqrt(square, out=square)
-    square *= radius
-    square *= 2.0
-    sine *= square
+def _words(count: int) -> NDArray[np.uint64]:
+    return np.frombuffer(ssl.RAND_bytes(8 * count), dtype=np.uint64)
 
 
 class UnsafeSeededNoise:
@@ -174,16 +123,26 @@ def add_gaussian(value: Floats, noise_std: float, source: NoiseSource) -> Floats
     A value that is not finite is an error: callers clip first. Both are whole multiples of the
     grid, so what comes out is a function of their exact sum alone.
     """
-    value = np.asarray(value, dtype=np.float64)
-    if not np.isfinite(value).all():
-        raise InputError("A statistic is not finite: clip rows before summing them.")
+    value = np.asarray(value)
     grid = noise_grid(noise_std)
+    released = source.normal(value.size)
+    flat = value.reshape(-1)
+    for start in range(0, value.size, _BLOCK):
+        part = released[start : start + _BLOCK]
+        part *= noise_std / grid
+        np.rint(part, out=part)
+        part += _whole(flat[start : start + _BLOCK], grid)
+        part *= grid
+    return released.reshape(value.shape)
+
+
+def _whole(value: NDArray[Any], grid: float) -> Floats:
+    """`value` in whole multiples of the grid."""
+    whole: Floats = value.astype(np.float64)
     with np.errstate(over="ignore"):
-        released = np.rint(value / grid)
-    if not np.isfinite(released).all():
-        raise InputError("A statistic is too large for its noise: clip rows before summing them.")
-    noise = source.normal(value.size)
-    noise *= noise_std / grid
-    released += np.rint(noise, out=noise).reshape(value.shape)
-    released *= grid
-    return released
+        whole *= 1.0 / grid
+    np.rint(whole, out=whole)
+    if not np.isfinite(whole).all():
+        cause = "too large for its noise" if np.isfinite(value).all() else "not finite"
+        raise InputError(f"A statistic is {cause}: clip rows before summing them.")
+    return whole
