@@ -21,6 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from halfmask.neural.pair_norms import PairProducts
+from halfmask.neural.structured import Products
+
 # Rows are taken a few at a time so that a temporary never exceeds this many numbers (64 MiB).
 _TEMPORARY = 1 << 24
 
@@ -138,9 +141,14 @@ def _pair(first: Outer, second: Outer) -> Tensor:
     v, b = second.left[:, :, 0], second.right[:, :, 0]
     v = v * (second.sign * -first.sign)
     du, da = u - v, a - b
-    terms = _dot(du, du) * _dot(a, a) + _dot(v, v) * _dot(da, da)
-    cross = 2.0 * _dot(du, v) * _dot(a, da)
-    return (terms + cross).clamp_min(0.0).sum(1)
+    pair = PairProducts(
+        apart=_dot(du, du),
+        padded=_dot(v, v),
+        cross=_dot(du, v),
+        given=Products(own=_dot(a, a), gap=_dot(da, da), cross=_dot(a, da)),
+        unit=torch.finfo(a.dtype).eps,
+    )
+    return pair.squares().sum(1)
 
 
 def _dot(one: Tensor, two: Tensor) -> Tensor:

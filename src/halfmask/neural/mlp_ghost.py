@@ -20,6 +20,7 @@ from torch import Tensor
 
 from halfmask.neural.ghost import clip_weights
 from halfmask.neural.network import Mlp
+from halfmask.neural.pair_norms import PairProducts
 from halfmask.neural.structured import Products, StructuredRows
 
 HeadGradient = Callable[[Tensor, Tensor], None]
@@ -254,7 +255,7 @@ class _Lane:
         outputs: list[Tensor],
         grads: list[Tensor],
     ) -> Tensor:
-        """Norms over all layers; those of pairs by the formula without cancellation."""
+        """Norms over all layers; those of pairs are never too small."""
         count = len(rows)
         total = torch.zeros(count, dtype=torch.float64, device=grads[0].device)
         for i, grad in enumerate(grads):
@@ -334,8 +335,13 @@ def _products(real: Tensor, padded: Tensor, room: Tensor) -> Products:
 
 
 def _pair(real: Tensor, padded: Tensor, given: Products, room: Tensor) -> Tensor:
-    """‖u⊗a − v⊗b‖² = ‖u−v‖²‖a‖² + ‖v‖²‖a−b‖² + 2⟨u−v,v⟩⟨a,a−b⟩, without cancellation."""
+    """‖u⊗a − v⊗b‖² for all rows of a layer."""
     gap = torch.sub(real, padded, out=room)
-    squares = _square(gap) * given.own + _square(padded) * given.gap
-    cross = gap.mul_(padded).sum(1).double() * given.cross
-    return squares.add_(cross, alpha=2.0).clamp_min_(0.0)
+    pair = PairProducts(
+        apart=_square(gap),
+        padded=_square(padded),
+        cross=gap.mul_(padded).sum(1).double(),
+        given=given,
+        unit=torch.finfo(real.dtype).eps,
+    )
+    return pair.summable()

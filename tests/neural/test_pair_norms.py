@@ -1,0 +1,58 @@
+"""No difference of two gradients leaves with more than the clip norm, however its terms cancel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halfmask.neural.contributions import FLOAT32_RESERVE
+from halfmask.neural.mlp_ghost import MlpGradients
+from halfmask.neural.network import Mlp
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    classes=st.integers(2, 4),
+    hidden=st.sampled_from([(), (3,)]),
+    size=st.floats(-3, 12),
+    close=st.one_of(st.floats(-8, 0), st.none()),
+    weights=st.floats(-3, 3),
+    clip=st.sampled_from([1e-3, 1.0, 30.0]),
+    seed=st.integers(0, 2**16),
+)
+def test_one_row_adds_at_most_the_clip_norm(
+    classes: int,
+    hidden: tuple[int, ...],
+    size: float,
+    close: float | None,
+    weights: float,
+    clip: float,
+    seed: int,
+) -> None:
+    """Inputs up to 10¹² and padded rows near them, or near zero: scaled scores can be both."""
+    generator = torch.Generator().manual_seed(seed)
+    network = Mlp((classes, *hidden, classes), generator=generator)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(10.0**weights)
+    row = 10.0**size * torch.randn(1, classes, generator=generator)
+    other = torch.randn(1, classes, generator=generator)
+    padded = other if close is None else row * (1 + 10.0**close * other)
+    labels = torch.randint(0, classes, (1,), generator=generator)
+    allowed = clip * (1 + FLOAT32_RESERVE)
+    got = MlpGradients(network, threads=1).clipped_sum(row, labels, clip, padded=padded)
+    assert got.double().norm() <= allowed
+
+
+@pytest.mark.parametrize("size", [1e5, 1e7, 1e9, 1e12])
+def test_terms_that_cancel_do_not_hide_a_long_row(size: float) -> None:
+    """A sure row (u = 0) far from a padded row near zero: (u−v)⊗a and v⊗(a−b) are opposite."""
+    network = Mlp((2, 2))
+    with torch.no_grad():
+        network.linear[0].weight.copy_(torch.eye(2))
+        network.linear[0].bias.zero_()
+    row, padded = torch.tensor([[size, -size / 3]]), torch.tensor([[1e-3, 2e-3]])
+    got = MlpGradients(network, threads=1).clipped_sum(row, torch.tensor([0]), 1e-3, padded=padded)
+    assert got.double().norm() <= 1e-3 * (1 + FLOAT32_RESERVE)
