@@ -9,6 +9,7 @@ Guarantee: docs/proofs/gaussian.md.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
@@ -75,6 +76,11 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     """The largest sensitivity / std that is (`epsilon`, `delta`)-private."""
     check_epsilon(epsilon)
     check_delta(delta)
+    return _largest_mu(float(epsilon), float(delta))
+
+
+@lru_cache(maxsize=1024)
+def _largest_mu(epsilon: float, delta: float) -> float:
     high = 1.0
     while gaussian_delta(high, epsilon) <= delta:
         high *= 2
