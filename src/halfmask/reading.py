@@ -35,6 +35,15 @@ def read_frame(path: str | Path) -> pa.Table:
     return read_csv(file.read_bytes() if file.suffix != ".gz" else _unpacked(file), str(file))
 
 
+def is_parquet(path: str | Path) -> bool:
+    """Whether the file starts like Parquet; a file that cannot be opened does not."""
+    try:
+        with Path(path).open("rb") as stream:
+            return stream.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+    except OSError:
+        return False
+
+
 def read_csv(content: bytes, name: str) -> pa.Table:
     """CSV text as a table of text columns; `name` is what errors call the file."""
     header, delimiter = _header(content, name)

@@ -219,6 +219,12 @@ class Encoder:
             schema=schema,
         )
 
+    def encode_public(self, frame: Any) -> np.ndarray:
+        """The public features of a frame's rows; no other column is read."""
+        return self._public.encode(
+            as_arrow(frame, [column.name for column in self._public.columns])
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The schema, and what was learnt of public columns: nothing else is known."""
         return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from halfmask.accounting.gaussian import check_delta, check_epsilon
 from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
@@ -19,7 +19,12 @@ from halfmask.model import LinearModel, Model
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table
 
+if TYPE_CHECKING:
+    from halfmask.neural.distributed import Ranks
+
 METHODS = ("auto", *LINEAR_METHODS, "mlp")
+SPREAD_METHODS = ("one-shot", "gd", "mlp")
+"""Methods whose rows may be spread over several machines."""
 
 
 def choose_method(method: str, table: Table, *, epsilon: float, delta: float) -> Choice:
@@ -58,10 +63,12 @@ def train(
     ledger: str | Path | BudgetLedger | None = None,
     row_norm: float | None = None,
     options: Mapping[str, Any] | None = None,
+    ranks: Ranks | None = None,
 ) -> Model:
     """Fit `table` under (epsilon, delta) and state what was promised.
 
-    Everything that can be wrong with the input is found before the ledger is charged.
+    Everything that can be wrong with the input is found before the ledger is charged. With `ranks`
+    every machine makes this call on its own rows; only the first one's ledger is charged.
     """
     check_epsilon(epsilon)
     check_delta(delta)
@@ -69,8 +76,12 @@ def train(
     if table.label is None:
         raise InputError("Training needs the label: pass it with the data.")
     choice = choose_method(method, table, epsilon=epsilon, delta=delta)
+    if choice.method != "mlp" and len(table.private) != table.n:
+        raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
+    if ranks is not None:
+        _check_spread(table, choice.method)
     budget = open_budget(ledger, epsilon=epsilon, delta=delta, relation=checked)
-    releaser = Releaser(budget, noise)
+    releaser = Releaser(budget, noise) if ranks is None else ranks.releaser(budget, noise)
     common: dict[str, Any] = {
         "encoder": encoder,
         "task": table.task,
@@ -100,6 +111,17 @@ def train(
     )
 
 
+def _check_spread(table: Table, method: str) -> None:
+    """Refuse what needs all rows in one place."""
+    if method not in SPREAD_METHODS:
+        raise InputError(
+            f"Method {method!r} needs all rows on one machine: on several, use one of "
+            f"{', '.join(SPREAD_METHODS)}."
+        )
+    if table.unit is not None:
+        raise InputError("A table with a [unit] needs all rows on one machine: start one process.")
+
+
 def _check_options(method: str, fitter: LinearMethod, options: Mapping[str, Any]) -> None:
     """Refuse an option that the method does not have, before anything is charged."""
     known = inspect.signature(fitter).parameters
@@ -117,7 +139,7 @@ def _check_options(method: str, fitter: LinearMethod, options: Mapping[str, Any]
 def state(table: Table, releaser: Releaser, *, delta: float) -> Statement:
     """The statement of a fit on `table` whose releases all went through `releaser`."""
     schema = table.schema
-    notes = []
+    notes = list(releaser.notes)
     if schema is None and table.task == "classification":
         notes.append("The set of labels present in the data counts as public.")
     if schema is None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from halfmask.cli.output import emit, json_option, note
+from halfmask.cli.rows import machines, training_rows
 
 if TYPE_CHECKING:
-    from halfmask.accounting.ledger import Ledger
+    from halfmask.accounting.ledger import BudgetLedger
 
 
 @click.command()
@@ -65,67 +66,94 @@ def train(
     unsafe_seed: int | None,
     as_json: bool,
 ) -> None:
-    """Train a model on DATA (CSV or Parquet) under a privacy budget."""
+    """Train a model on DATA (CSV or Parquet) under a privacy budget.
+
+    Under torchrun every process trains on its part of the rows: see docs/many-machines.md.
+    """
     from halfmask.accounting.gaussian import check_delta, check_epsilon
     from halfmask.mechanisms.noise import noise_source
+    from halfmask.mechanisms.shards import ALONE, rows_in_all
     from halfmask.schema import Schema
-    from halfmask.table import Encoder, read_frame
     from halfmask.training import choose_method
     from halfmask.training import train as fit
 
     check_epsilon(epsilon)
     check_delta(delta)
     _check_folder(out, resume)
-    noise = noise_source(unsafe_seed)
     schema = Schema.from_toml(schema_file)
-    frame = read_frame(data)
-    encoder = Encoder.fit(schema, frame)
-    table = encoder.encode(frame)
-    choice = choose_method(method, table, epsilon=epsilon, delta=delta)
-    note(f"Method {choice.method}: {choice.reason}.")
-    if delta >= 1 / table.units:
-        note(
-            f"Warning: delta={delta:g} is not below 1 / rows ({1 / table.units:.1g}): a guarantee "
-            "that fails for one row in the table is worth little. Pass a smaller --delta."
-        )
-    if unsafe_seed is not None:
-        note("Warning: --unsafe-seed makes the noise reproducible. This model is NOT private.")
-    started = time.perf_counter()
-    with _ledger(out, ledger_file, epsilon, delta, relation) as ledger:
-        model = fit(
-            table,
-            epsilon=epsilon,
-            delta=delta,
-            relation=relation,
-            method=method,
-            noise=noise,
-            encoder=encoder,
-            ledger=ledger,
-        )
+    noise = noise_source(unsafe_seed)
+    with (
+        machines() as ranks,
+        training_rows(data, schema, method, ranks) as (encoder, table),
+    ):
+        leads = ranks is None or ranks.leads
+        choice = choose_method(method, table, epsilon=epsilon, delta=delta)
+        rows = rows_in_all(table.units, ranks or ALONE)
+        if leads:
+            note(f"Method {choice.method}: {choice.reason}.")
+            _warn(delta, rows, unsafe_seed)
+        started = time.perf_counter()
+        with _ledger(out, ledger_file, epsilon, delta, relation, leads) as ledger:
+            model = fit(
+                table,
+                epsilon=epsilon,
+                delta=delta,
+                relation=relation,
+                method=method,
+                noise=noise if ranks is None else ranks.noise(unsafe_seed),
+                encoder=encoder,
+                ledger=ledger,
+                ranks=ranks,
+            )
+        if not leads:
+            return
     seconds = time.perf_counter() - started
     model.save(out)
     result = {
         "model": str(out),
         "method": model.method,
         "reason": model.reason,
-        "rows": table.n,
+        "rows": rows,
+        "machines": 1 if ranks is None else ranks.count,
         "privacy": model.privacy.to_json(),
-        "ledger": str(ledger.path),
+        "ledger": str(ledger_file or out / "ledger.jsonl"),
         "seconds": round(seconds, 3),
     }
     text = f"{model.privacy.text()}\n\nModel written to {out} ({seconds:.1f} s)."
     emit(result, text, as_json)
 
 
+def _warn(delta: float, rows: int, unsafe_seed: int | None) -> None:
+    if delta >= 1 / rows:
+        note(
+            f"Warning: delta={delta:g} is not below 1 / rows ({1 / rows:.1g}): a guarantee "
+            "that fails for one row in the table is worth little. Pass a smaller --delta."
+        )
+    if unsafe_seed is not None:
+        note("Warning: --unsafe-seed makes the noise reproducible. This model is NOT private.")
+
+
 @contextmanager
 def _ledger(
-    out: Path, ledger_file: Path | None, epsilon: float, delta: float, relation: str
-) -> Iterator[Ledger]:
-    """The data set's ledger, or one in the model folder; an unused one leaves nothing behind."""
-    from halfmask.accounting.ledger import Ledger
+    out: Path,
+    ledger_file: Path | None,
+    epsilon: float,
+    delta: float,
+    relation: str,
+    leads: bool,
+) -> Iterator[BudgetLedger]:
+    """The data set's ledger, or one in the model folder; an unused one leaves nothing behind.
+
+    The one ledger of several machines is that of the first; the others hold none that counts.
+    """
+    from halfmask.accounting.ledger import Ledger, MemoryLedger
     from halfmask.accounting.relations import check_relation
     from halfmask.errors import HalfmaskError
 
+    if not leads:
+        checked = check_relation(relation)
+        yield MemoryLedger(epsilon=epsilon, delta=delta, relation=checked)
+        return
     if ledger_file is not None:
         yield Ledger.open(ledger_file)
         return

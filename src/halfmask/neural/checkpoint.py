@@ -85,9 +85,9 @@ class Checkpoint:
             np.savez(
                 file,
                 allow_pickle=False,
-                parameters=progress.parameters.numpy(),
-                velocity=progress.velocity.numpy(),
-                mean=progress.mean.numpy(),
+                parameters=progress.parameters.cpu().numpy(),
+                velocity=progress.velocity.cpu().numpy(),
+                mean=progress.mean.cpu().numpy(),
                 state=np.array(json.dumps(state)),
             )
             file.flush()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ Codes = NDArray[np.int64]
 
 # No level is taken to be impossible on the word of noisy sums.
 _LEAST = 1e-4
+# Rows summed at a time.
+_BLOCK = 1 << 15
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,7 +46,7 @@ def sum_sensitivity(norm: float, *, non_negative: bool) -> Sensitivity:
 
 
 def release_class_means(
-    private: Floats,
+    private: NDArray[np.floating[Any]],
     codes: Codes,
     classes: int,
     *,
@@ -60,14 +63,16 @@ def release_class_means(
     sensitivity = sum_sensitivity(norm, non_negative=non_negative)
     noise_std = sensitivity.under(releaser.relation) / mu
     sums = np.zeros((classes, private.shape[1]))
-    np.add.at(sums, codes, private)
+    for start in range(0, len(private), _BLOCK):
+        some = slice(start, start + _BLOCK)
+        np.add.at(sums, codes[some], private[some].astype(np.float64))
     released = releaser.gaussian(
         sums,
         sensitivity=sensitivity,
         noise_std=noise_std,
         what="sums of the private features of each class" if classes > 1 else "column sums",
     )
-    counts = np.bincount(codes, minlength=classes).astype(np.float64)
+    counts = releaser.shards.sum(np.bincount(codes, minlength=classes).astype(np.float64))
     means = shrunk_means(released, counts, noise_std, non_negative=non_negative)
     return ClassMeans(means=means, noise_std=noise_std)
 

@@ -24,13 +24,14 @@ Draw = Callable[[Indices], Tensor]
 
 # Fraction by which the noise is widened for the rounding of sums in single precision.
 FLOAT32_RESERVE = 2.0**-11
+CPU = torch.device("cpu")
 
 
 class NetworkContributions:
     """∇ℓ(x) − ∇ℓ_pub(g(f(x))) for chosen rows; without a pair, ∇ℓ(x).
 
     `padded` is None (no pair, or pairs held by `StructuredRows`), or draws the padded rows of a
-    batch from randomness of its own.
+    batch from randomness of its own. Rows stay where they are; batches move to `device`.
     """
 
     def __init__(
@@ -41,7 +42,9 @@ class NetworkContributions:
         clip_norm: float,
         *,
         padded: Draw | None = None,
+        device: torch.device = CPU,
     ) -> None:
+        self._device = device
         self._gradients = gradients
         self._rows = rows
         self._targets = targets
@@ -56,11 +59,11 @@ class NetworkContributions:
         """Norms, a hair too large: the weights that follow keep to the bound after rounding."""
         chosen = torch.from_numpy(rows)
         self._batch = rows
-        self._pair = None if self._padded is None else self._padded(rows)
+        self._pair = None if self._padded is None else self._padded(rows).to(self._device)
         found, self._sum = self._gradients.fused(
-            self._take(chosen), self._targets[chosen], self._clip_norm, padded=self._pair
+            self._take(chosen), self._classes(chosen), self._clip_norm, padded=self._pair
         )
-        norms: Floats = found.numpy() / (1.0 - CLIP_MARGIN)
+        norms: Floats = found.cpu().numpy() / (1.0 - CLIP_MARGIN)
         finite = np.isfinite(norms)
         safe = np.where(finite & (norms > self._clip_norm), norms, self._clip_norm)
         self._weights = np.where(finite, self._clip_norm / safe, 0.0)
@@ -76,7 +79,10 @@ class NetworkContributions:
             if self._pair is not None:
                 pair = self._pair[torch.from_numpy(np.searchsorted(self._batch, rows))]
             self._sum = self._gradients.weighted_sum(
-                self._take(chosen), self._targets[chosen], torch.from_numpy(weights), padded=pair
+                self._take(chosen),
+                self._classes(chosen),
+                torch.from_numpy(weights).to(self._device),
+                padded=pair,
             )
         assert self._sum is not None
         total: Floats = self._sum.double().cpu().numpy()
@@ -84,5 +90,8 @@ class NetworkContributions:
 
     def _take(self, chosen: Tensor) -> Tensor | StructuredRows:
         if isinstance(self._rows, StructuredRows):
-            return self._rows.take(chosen)
-        return self._rows[chosen]
+            return self._rows.take(chosen).to(self._device)
+        return self._rows[chosen].to(self._device)
+
+    def _classes(self, chosen: Tensor) -> Tensor:
+        return self._targets[chosen].to(self._device)

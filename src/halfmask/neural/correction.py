@@ -8,18 +8,24 @@ a network like any other. Guarantee: docs/proofs/network.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.sampling import Indices
+from halfmask.mechanisms.shards import ALONE, Shards
 from halfmask.neural.network import Mlp
+from halfmask.neural.rows import blocks
 from halfmask.neural.trainer import TrainerConfig, TrainingRows, train_privately
 
 # Root mean square length of the scaled scores, against 1 for the constant of the bias.
 _LENGTH = 3.0
+# Rows that go through the network at a time.
+_BLOCK = 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,11 +39,13 @@ class Scaling:
     factor: float
 
     @classmethod
-    def of(cls, scores: Tensor) -> Scaling:
-        """From the scores of padded rows, in float64."""
+    def of(cls, scores: Tensor, shards: Shards = ALONE) -> Scaling:
+        """From the scores of padded rows of all machines, in float64."""
         centred = scores - scores.mean(1, keepdim=True)
-        mean = centred.mean(0)
-        length = float((centred - mean).square().sum(1).mean().sqrt())
+        count = float(shards.sum(np.array([float(len(scores))]))[0])
+        mean = torch.from_numpy(shards.sum(centred.sum(0).numpy()) / count)
+        squares = shards.sum((centred - mean).square().sum().reshape(1).numpy())
+        length = float(np.sqrt(squares[0] / count))
         return cls(mean=mean, factor=_LENGTH / max(length, 1e-12))
 
     def apply(self, scores: Tensor) -> Tensor:
@@ -48,20 +56,23 @@ class Scaling:
 def correct_scores(
     network: Mlp,
     real: Tensor,
-    padded: Tensor,
+    padded: Callable[[slice], Tensor],
     labels: Tensor,
     config: TrainerConfig,
     releaser: Releaser,
 ) -> Mlp:
     """`network` with its scores corrected by private steps on `real` rows.
 
-    `padded` rows are fixed beforehand from public randomness, for the pairs and the public gradient
+    `padded` gives the padded rows of a block and is asked for each block once, in order. They are
+    fixed beforehand from public randomness, for the pairs and the public gradient
     alike: which rows a private batch holds cannot show in them. Guarantee: docs/proofs/network.md.
     """
+    places = list(blocks(len(real), _BLOCK))
     with torch.no_grad():
-        padded_scores = network(padded).double()
-        scaling = Scaling.of(padded_scores)
-        inputs = scaling.apply(network(real).double()).float()
+        padded_scores = torch.cat([network(padded(some)).double() for some in places])
+        scaling = Scaling.of(padded_scores, releaser.shards)
+        scores = torch.cat([network(real[some]).double() for some in places])
+        inputs = scaling.apply(scores).float()
         padded_inputs = scaling.apply(padded_scores).float()
     classes = network.widths[-1]
     head = Mlp((classes, classes))

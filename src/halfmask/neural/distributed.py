@@ -8,7 +8,6 @@ each other. Guarantee: docs/proofs/distributed.md.
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from halfmask.accounting.events import Event
 from halfmask.errors import HalfmaskError, InputError
 from halfmask.mechanisms.noise import NoiseSource, noise_source
 from halfmask.mechanisms.release import Budget, Releaser
+from halfmask.neural.device import own_device
 
 Floats = NDArray[np.float64]
 
@@ -137,17 +137,11 @@ class SharedReleaser(Releaser):
         return self._ranks.first(super().noisy(total, noise_std) if self._ranks.leads else total)
 
 
-def started_by_torchrun() -> bool:
-    """Whether this process is one of several that torchrun has started."""
-    return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
 @contextmanager
 def joined() -> Iterator[Ranks]:
     """Meet the other machines; leave them at the end. Uses NCCL where every rank has a GPU."""
-    local, device = int(os.environ["LOCAL_RANK"]), torch.device("cpu")
-    if torch.cuda.is_available() and local < torch.cuda.device_count():
-        device = torch.device("cuda", local)
+    device = own_device()
+    if device.type == "cuda":
         torch.cuda.set_device(device)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _told_to_stop)

@@ -3,7 +3,9 @@
 A category drops its first level (the others say it all), a private number counts from its lower
 bound, and a private value that is missing or not declared counts as the first level. Where that is
 the usual one, as for absent/present columns, rows become short, and short rows need little noise.
-Longer rows are scaled down to a norm that follows from public columns alone.
+Longer rows are scaled down to a norm that follows from public columns alone. Of many columns it is
+the direction of a row that tells its class, and how many of them are filled tells little: short
+rows are then scaled up as well, which the noise, made for the longest row, has paid for.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from numpy.typing import NDArray
 
 from halfmask.encoding import Levels, Scaled, declared
 from halfmask.mechanisms.clipping import clip_rows
+from halfmask.mechanisms.shards import ALONE, Shards
+from halfmask.neural.public_facts import PublicFacts
 from halfmask.schema import Column
 from halfmask.table import Table
 
@@ -25,6 +29,8 @@ Floats = NDArray[np.float64]
 # Of the norm that private rows would have if they were as full as the public ones. A shorter row
 # loses little of its direction, and noise falls with it; one value for every table.
 _SHARE = 0.75
+# As many columns of a role as make a row's direction more telling than its length.
+_MANY = 16
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,7 +39,9 @@ class Inputs:
 
     `kept` are the private features that stay, `half` marks those that are (x + 1 − missing)/2,
     `group` numbers the column behind each kept feature, `sampled` marks those that are 0 or 1;
-    `public_kept` are the public features that stay.
+    `public_kept` are the public features that stay, `public_half` marks them likewise. With
+    `scaled_up` every private row has the norm `private_norm` (or 0); public rows have the norm
+    `public_norm` unless it is 0, which leaves them as they are.
     """
 
     public_kept: NDArray[np.int64]
@@ -43,36 +51,58 @@ class Inputs:
     sampled: NDArray[np.bool_]
     private_norm: float
     non_negative: bool
+    public_half: NDArray[np.bool_]
+    scaled_up: bool
+    public_norm: float
 
     @classmethod
-    def of(cls, table: Table, *, private_norm: float | None = None) -> Inputs:
+    def of(
+        cls, table: Table, *, private_norm: float | None = None, shards: Shards = ALONE
+    ) -> Inputs:
         """The map of a table: from its declaration and its public columns."""
+        facts = PublicFacts.of(table.public, table.public_sources, _columns(table, "public"))
+        return cls.of_facts(table, facts.everywhere(shards), private_norm=private_norm)
+
+    @classmethod
+    def of_facts(
+        cls, table: Table, facts: PublicFacts, *, private_norm: float | None = None
+    ) -> Inputs:
+        """The same from facts that were collected elsewhere; no row of `table` is read."""
         kept, half, group, sampled = _anchored(table)
-        norm = private_norm or _typical_norm(table)
+        private, public = (len(_columns(table, role)) for role in ("private", "public"))
+        scaled_up = private >= _MANY
+        share = 1.0 if scaled_up else _SHARE
+        norm = private_norm or share * _typical_norm(table, facts, private)
+        public_kept = _public_kept(table, facts)
         return cls(
-            public_kept=_public_kept(table),
+            public_kept=public_kept,
             kept=np.array(kept, dtype=np.int64),
             half=np.array(half, dtype=bool),
             group=np.array(group, dtype=np.int64),
             sampled=np.array(sampled, dtype=bool),
             private_norm=float(norm),
             non_negative=table.schema is not None,
+            public_half=np.isin(_public_columns(table)[public_kept], _numbers(table)),
+            scaled_up=scaled_up,
+            public_norm=_typical_norm(table, facts, public) if public >= _MANY else 0.0,
         )
 
     def private(self, table: Table) -> Floats:
         """The private part of every row, of norm at most `private_norm`."""
-        values = table.private[:, self.kept].copy()
-        missing = np.minimum(self.kept + 1, table.private.shape[1] - 1)
-        moved = (values + 1.0 - table.private[:, missing]) / 2.0
-        values[:, self.half] = moved[:, self.half]
+        values = _from_bound(table.private, self.kept, self.half)
         if self.non_negative:
             np.maximum(values, 0.0, out=values)
+        if self.scaled_up:
+            values = _lengthened(values, self.private_norm)
         return clip_rows(values, self.private_norm)
 
     def public(self, table: Table) -> Floats:
         """The public features that stay."""
-        kept: Floats = table.public[:, self.public_kept]
-        return kept
+        if not self.public_norm:
+            kept: Floats = table.public[:, self.public_kept]
+            return kept
+        values = _from_bound(table.public, self.public_kept, self.public_half)
+        return clip_rows(_lengthened(values, self.public_norm), self.public_norm)
 
     def rows(self, table: Table) -> NDArray[np.float32]:
         """Public features, then the private ones."""
@@ -89,6 +119,9 @@ class Inputs:
             "sampled": self.sampled,
             "private_norm": np.array(self.private_norm),
             "non_negative": np.array(self.non_negative),
+            "public_half": self.public_half,
+            "scaled_up": np.array(self.scaled_up),
+            "public_norm": np.array(self.public_norm),
         }
 
     @classmethod
@@ -102,7 +135,27 @@ class Inputs:
             sampled=arrays["sampled"],
             private_norm=float(arrays["private_norm"]),
             non_negative=bool(arrays["non_negative"]),
+            public_half=arrays["public_half"],
+            scaled_up=bool(arrays["scaled_up"]),
+            public_norm=float(arrays["public_norm"]),
         )
+
+
+def _from_bound(block: Floats, kept: NDArray[np.int64], half: NDArray[np.bool_]) -> Floats:
+    """The kept features of a block, those marked counted from their lower bound."""
+    values: Floats = block[:, kept].copy()
+    missing = np.minimum(kept + 1, block.shape[1] - 1)
+    moved = (values + 1.0 - block[:, missing]) / 2.0
+    values[:, half] = moved[:, half]
+    return values
+
+
+def _lengthened(rows: Floats, norm: float) -> Floats:
+    """Rows of norm at least `norm`, but for those that are zero or not finite."""
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    short = (lengths > 1e-9) & (lengths < norm)
+    longer: Floats = rows * np.where(short, norm / np.where(short, lengths, 1.0), 1.0)[:, None]
+    return longer
 
 
 def _anchored(table: Table) -> tuple[list[int], list[bool], list[int], list[bool]]:
@@ -114,8 +167,7 @@ def _anchored(table: Table) -> tuple[list[int], list[bool], list[int], list[bool
     group: list[int] = []
     sampled: list[bool] = []
     at = 0
-    columns = [column for column in table.schema.columns if column.role == "private"]
-    for number, column in enumerate(columns):
+    for number, column in enumerate(_columns(table, "private")):
         coding = declared(column)
         assert coding is not None
         scaled = isinstance(coding, Scaled)
@@ -130,37 +182,35 @@ def _anchored(table: Table) -> tuple[list[int], list[bool], list[int], list[bool
     return kept, half, group, sampled
 
 
-def _public_kept(table: Table) -> NDArray[np.int64]:
+def _public_kept(table: Table, facts: PublicFacts) -> NDArray[np.int64]:
     """Public features that vary, without the first level of a category."""
-    if table.public.shape[1] == 0:
-        return np.zeros(0, dtype=np.int64)
-    varies = np.ptp(table.public, axis=0) > 0 if table.n else np.ones(table.public.shape[1], bool)
-    if table.schema is not None:
-        sources = np.array(table.public_sources)
+    varies = facts.varies
+    if table.schema is not None and len(varies):
+        sources = _public_columns(table)
         first = np.concatenate([[True], sources[1:] != sources[:-1]])
-        numbers = {column.name for column in table.schema.columns if column.bins == 0}
-        varies &= ~first | np.isin(sources, list(numbers))
+        varies = varies & (~first | np.isin(sources, _numbers(table)))
     return np.flatnonzero(varies)
 
 
-def _typical_norm(table: Table) -> float:
-    """How long private rows would be if their columns were as full as the public ones."""
+def _public_columns(table: Table) -> NDArray[np.str_]:
+    """The column behind each public feature."""
+    return np.array(table.public_sources, dtype=str)
+
+
+def _numbers(table: Table) -> list[str]:
+    """Columns that stay one number."""
+    columns = _columns(table, "public")
+    return [column.name for column in columns if column.kind == "number" and column.bins == 0]
+
+
+def _typical_norm(table: Table, facts: PublicFacts, columns: int) -> float:
+    """How long rows of so many columns are if each is as full as the public ones."""
     if table.schema is None:
         return table.private_norm
-    private = [column for column in table.schema.columns if column.role == "private"]
-    public = [column for column in table.schema.columns if column.role == "public"]
-    full = _fullness(table, public) if public and table.n else 1.0
-    return _SHARE * float(np.sqrt(max(full, 1e-2) * max(len(private), 1)))
+    return float(np.sqrt(max(facts.fullness, 1e-2) * max(columns, 1)))
 
 
-def _fullness(table: Table, public: list[Column]) -> float:
-    """Mean squared size of a public column, anchored as a private one would be."""
-    sources = np.array(table.public_sources)
-    total = 0.0
-    for column in public:
-        block = table.public[:, sources == column.name]
-        if column.kind == "number" and column.bins == 0:
-            total += float(np.mean(((block[:, 0] + 1.0 - block[:, 1]) / 2.0) ** 2))
-        else:
-            total += float(np.mean(1.0 - block[:, 0] ** 2))
-    return total / len(public)
+def _columns(table: Table, role: str) -> tuple[Column, ...]:
+    """The declared columns of a role; none where nothing was declared."""
+    columns = () if table.schema is None else table.schema.columns
+    return tuple(column for column in columns if column.role == role)

@@ -22,12 +22,15 @@ from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.release import Releaser
+from halfmask.mechanisms.shards import rows_in_all
 from halfmask.neural.class_means import release_class_means, sum_sensitivity
 from halfmask.neural.correction import correct_scores
 from halfmask.neural.inputs import Inputs
+from halfmask.neural.mapped import network_rows
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import PAID, Padding, free_padding
-from halfmask.neural.pretrain import PretrainConfig, PublicRows, as_rows, pretrain
+from halfmask.neural.pretrain import PretrainConfig, as_rows, pretrain
+from halfmask.neural.rows import NetworkRows
 from halfmask.neural.structured import StructuredRows
 from halfmask.neural.trainer import TrainerConfig, TrainingRows, train_privately
 from halfmask.table import Table
@@ -79,31 +82,6 @@ class NetworkFit:
     details: dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Data:
-    """A table as the recipes need it; `private` rows are clipped already."""
-
-    table: Table
-    inputs: Inputs
-    private: np.ndarray
-    labels: np.ndarray
-    classes: int
-
-    @property
-    def real(self) -> torch.Tensor:
-        return as_rows(self.shown, self.private)
-
-    @property
-    def shown(self) -> np.ndarray:
-        return self.inputs.public(self.table)
-
-    @property
-    def public(self) -> PublicRows:
-        sources = np.array(self.table.public_sources, dtype=str)[self.inputs.public_kept]
-        columns = np.unique(sources, return_inverse=True)[1].astype(np.int64)
-        return PublicRows(features=self.shown, columns=columns, labels=self.labels)
-
-
 def fit_mlp(
     table: Table, releaser: Releaser, *, epsilon: float, delta: float, **options: Any
 ) -> NetworkFit:
@@ -113,14 +91,7 @@ def fit_mlp(
         raise InputError("mlp predicts classes: use gd or one-shot for a number.")
     if table.max_rows > 1:
         raise InputError("mlp protects one row each: use gd where a unit has several rows.")
-    inputs = Inputs.of(table, private_norm=config.private_norm)
-    data = _Data(
-        table=table,
-        inputs=inputs,
-        private=inputs.private(table),
-        labels=table.label.astype(np.int64),
-        classes=len(table.classes),
-    )
+    data = network_rows(table, private_norm=config.private_norm, shards=releaser.shards)
     if config.recipe == "dp-sgd" or table.label_private:
         return _whole_network(data, releaser, epsilon, delta, config, padding=None)
     if not table.private.shape[1]:
@@ -131,26 +102,33 @@ def fit_mlp(
 
 
 def _default(
-    data: _Data, releaser: Releaser, epsilon: float, delta: float, config: MlpConfig
+    data: NetworkRows, releaser: Releaser, epsilon: float, delta: float, config: MlpConfig
 ) -> NetworkFit:
     """Release, pretrain, correct."""
     generator = public_generator(config.public_seed)
     padding, spent = _paid_padding("class-samples", data, releaser, epsilon, delta, config)
-    network = pretrain(data.public, padding, data.classes, config.pretrain, generator)
+    shards = releaser.shards
+    network = pretrain(
+        data.public, padding, data.classes, config.pretrain, generator, shards=shards
+    )
     steps = config.steps or 10
     clip_norm = config.clip_norm or _CLIP_NORM
+    rows = rows_in_all(len(data.labels), shards)
     noise = _noise(releaser, epsilon, delta, 1.0, steps, spent)
     trainer = TrainerConfig(
         steps=steps,
         rate=1.0,
         clip_norm=clip_norm,
         noise_multiplier=noise,
-        learning_rate=config.learning_rate or _learning_rate(noise * clip_norm / data.table.n),
+        learning_rate=config.learning_rate or _learning_rate(noise * clip_norm / rows),
         momentum=config.momentum or 0.0,
         aggregate="tail",
         public_seed=config.public_seed,
     )
-    padded = as_rows(data.shown, padding.fill(data.labels, generator))
+
+    def padded(some: slice) -> torch.Tensor:
+        return as_rows(data.shown[some], padding.fill(data.labels[some], generator))
+
     labels = torch.from_numpy(data.labels)
     network = correct_scores(network, data.real, padded, labels, trainer, releaser)
     return _fit(data, network, trainer, "default", "class-samples")
@@ -162,7 +140,7 @@ def _learning_rate(noise_of_mean: float) -> float:
 
 
 def _algorithm_1(
-    data: _Data, releaser: Releaser, epsilon: float, delta: float, config: MlpConfig
+    data: NetworkRows, releaser: Releaser, epsilon: float, delta: float, config: MlpConfig
 ) -> NetworkFit:
     """Algorithm 1 on the whole network, as the paper has it, with the padding asked for."""
     name = config.padding or "gaussian"
@@ -174,7 +152,7 @@ def _algorithm_1(
 
 
 def _whole_network(
-    data: _Data,
+    data: NetworkRows,
     releaser: Releaser,
     epsilon: float,
     delta: float,
@@ -183,7 +161,7 @@ def _whole_network(
     padding: Padding | None,
     spent: tuple[GaussianEvent, ...] = (),
 ) -> NetworkFit:
-    n, public = data.table.n, data.shown
+    n, public = rows_in_all(len(data.labels), releaser.shards), data.shown
     rate = config.rate or min(1.0, max(256, n // 16) / n)
     steps = config.steps or 160
     trainer = TrainerConfig(
@@ -224,7 +202,12 @@ def _whole_network(
 
 
 def _paid_padding(
-    name: str, data: _Data, releaser: Releaser, epsilon: float, delta: float, config: MlpConfig
+    name: str,
+    data: NetworkRows,
+    releaser: Releaser,
+    epsilon: float,
+    delta: float,
+    config: MlpConfig,
 ) -> tuple[Padding, tuple[GaussianEvent, ...]]:
     by_class = name != "means"
     mu = math.sqrt(config.release_share) * gaussian_mu(round_down(epsilon), delta)
@@ -276,7 +259,7 @@ def _config(options: dict[str, Any]) -> MlpConfig:
 
 
 def _fit(
-    data: _Data, network: Mlp, trainer: TrainerConfig, recipe: str, padding: str | None
+    data: NetworkRows, network: Mlp, trainer: TrainerConfig, recipe: str, padding: str | None
 ) -> NetworkFit:
     details = {
         "recipe": recipe,

@@ -6,19 +6,25 @@ several networks are trained and their scores averaged, which is again one netwo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import Padding
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 Codes = NDArray[np.int64]
+
+# Rows that are padded at a time: a table may be larger than memory.
+_BLOCK = 1 << 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +59,12 @@ class PublicRows:
         taken = generator.random((len(self.features), int(self.columns.max()) + 1)) < share
         return np.where(taken[:, self.columns], self.features[partner], self.features)
 
+    def take(self, chosen: Codes) -> PublicRows:
+        """Some of the rows."""
+        return PublicRows(
+            features=self.features[chosen], columns=self.columns, labels=self.labels[chosen]
+        )
+
     def _partners(self, generator: np.random.Generator) -> Codes:
         order = np.lexsort((generator.random(len(self.labels)), self.labels))
         ends = np.searchsorted(self.labels[order], self.labels, side="right")
@@ -68,9 +80,13 @@ def pretrain(
     classes: int,
     config: PretrainConfig,
     generator: np.random.Generator,
+    *,
+    shards: Shards = ALONE,
 ) -> Mlp:
     """The average of several networks trained on padded rows, as one network."""
-    members = [_member(rows, padding, classes, config, generator) for _ in range(config.networks)]
+    members = [
+        _member(rows, padding, classes, config, generator, shards) for _ in range(config.networks)
+    ]
     return averaged(members)
 
 
@@ -80,24 +96,72 @@ def _member(
     classes: int,
     config: PretrainConfig,
     generator: np.random.Generator,
+    shards: Shards,
 ) -> Mlp:
     seed = torch.Generator().manual_seed(int(generator.integers(2**62)))
     count = len(rows.labels)
     width = rows.features.shape[1] + padding.table.shape[1]
     network = Mlp((width, config.hidden, classes), generator=seed)
+    _take_first(network, shards)
     optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
-    labels = torch.from_numpy(rows.labels)
-    batch = max(config.batch, min(count // 32, 4096))
+    everywhere = rows_in_all(count, shards)
+    batch = max(config.batch, min(everywhere // 32, 4096))
     for epoch in range(config.epochs):
         for group in optimizer.param_groups:
             group["lr"] = config.learning_rate * (1 - epoch / config.epochs)
-        public = rows.crossed(config.crossover, generator)
-        padded = as_rows(public, padding.fill(rows.labels, generator))
-        for some in torch.randperm(count, generator=seed).split(batch):
+        order = torch.randperm(count, generator=seed)
+        # Machines must take equally many steps, whatever the number of their rows.
+        steps = -(-everywhere // batch)
+        chosen = order.split(batch) if shards.count == 1 else order.tensor_split(steps)
+        for padded, labels in _padded(rows, padding, config, chosen, generator):
             optimizer.zero_grad()
-            functional.cross_entropy(network(padded[some]), labels[some]).backward()
+            kind = "mean" if len(labels) else "sum"
+            functional.cross_entropy(network(padded), labels, reduction=kind).backward()
+            _average_gradients(network, len(labels), shards)
             optimizer.step()
     return network
+
+
+def _padded(
+    rows: PublicRows,
+    padding: Padding,
+    config: PretrainConfig,
+    batches: tuple[Tensor, ...],
+    generator: np.random.Generator,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches as padded rows with their labels; a large table is padded in parts."""
+    whole = len(rows.labels) <= _BLOCK
+    together = len(batches) if whole else max(1, _BLOCK // max(len(batches[0]), 1))
+    for start in range(0, len(batches), together):
+        group = batches[start : start + together]
+        chosen = torch.cat(group)
+        part = rows if whole else rows.take(chosen.numpy())
+        public = part.crossed(config.crossover, generator)
+        padded = as_rows(public, padding.fill(part.labels, generator))
+        labels = torch.from_numpy(part.labels)
+        places = group if whole else torch.arange(len(chosen)).split([len(b) for b in group])
+        for some in places:
+            yield padded[some], labels[some]
+
+
+def _take_first(network: Mlp, shards: Shards) -> None:
+    """Start from the weights of the first machine."""
+    if shards.count > 1:
+        own = nn.utils.parameters_to_vector(network.parameters()).detach()
+        first = torch.from_numpy(shards.first(own.double().numpy())).to(own)
+        nn.utils.vector_to_parameters(first, network.parameters())
+
+
+def _average_gradients(network: Mlp, rows: int, shards: Shards) -> None:
+    """Mean gradients over all machines' batches, weighed by their sizes; all of it is public."""
+    if shards.count == 1:
+        return
+    grads = [value.grad for value in network.parameters() if value.grad is not None]
+    own = torch.cat([grad.reshape(-1) for grad in grads]).double().numpy()
+    total = shards.sum(np.append(own * rows, float(rows)))
+    mean = torch.from_numpy(total[:-1] / max(total[-1], 1.0))
+    for grad, found in zip(grads, mean.split([grad.numel() for grad in grads]), strict=True):
+        grad.copy_(found.view_as(grad))
 
 
 def as_rows(public: Floats, private: Floats) -> Tensor:

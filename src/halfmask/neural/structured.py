@@ -81,6 +81,22 @@ class StructuredRows:
         real = self.rows[rows]
         return torch.cat([real[:, : self.public], self.table[self.codes[rows]]], dim=1)
 
+    def to(self, device: torch.device) -> StructuredRows:
+        """The same rows on another device."""
+        if self.rows.device == device:
+            return self
+        moved = object.__new__(StructuredRows)
+        moved.rows, moved.public, moved.table = (
+            self.rows.to(device),
+            self.public,
+            self.table.to(device),
+        )
+        moved.codes, held = self.codes.to(device), self.products
+        moved.products = Products(
+            own=held.own.to(device), gap=held.gap.to(device), cross=held.cross.to(device)
+        )
+        return moved
+
     def take(self, rows: Tensor | slice) -> StructuredRows:
         """Some of the rows, with the products they already have."""
         chosen = object.__new__(StructuredRows)

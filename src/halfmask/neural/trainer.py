@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -22,8 +23,10 @@ from halfmask.errors import InputError
 from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.sampling import Indices, uniform_rows
+from halfmask.mechanisms.shards import Shards, rows_in_all
 from halfmask.neural.checkpoint import Checkpoint, Progress
 from halfmask.neural.contributions import FLOAT32_RESERVE, NetworkContributions
+from halfmask.neural.device import own_device
 from halfmask.neural.flat import FlatParameters
 from halfmask.neural.mlp_ghost import MlpGradients
 from halfmask.neural.network import Mlp
@@ -33,6 +36,7 @@ Schedule = Literal["constant", "linear", "cosine"]
 Aggregate = Literal["last", "average", "tail", "ema"]
 Regulariser = Callable[[Mlp, Tensor], Tensor]
 Fill = Callable[[Indices, np.random.Generator], Tensor]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,19 +122,28 @@ def train_privately(
     what: str = "noisy mean gradients of the private part of the loss",
     checkpoint: Checkpoint | None = None,
 ) -> None:
-    """Run Algorithm 1 on `network` in place. Guarantee: docs/proofs/network.md."""
-    flat = FlatParameters(network)
+    """Run Algorithm 1 on `network` in place. Guarantee: docs/proofs/network.md.
+
+    Where rows are spread over machines, `rows` are those of this one: docs/proofs/distributed.md.
+    """
+    shards, device = releaser.shards, own_device()
+    flat = FlatParameters(network.to(device))
     gradients = MlpGradients(network)
-    progress = Progress.start(flat.vector, releaser.noise, config.public_seed)
+    # Public batches are drawn from each machine's own rows, so machines draw apart.
+    seed = None if config.public_seed is None else config.public_seed + shards.rank
+    progress = Progress.start(flat.vector, releaser.noise, seed)
     if checkpoint is not None:
         progress = checkpoint.load(progress, releaser.noise)
         flat.vector.copy_(progress.parameters)
+    if shards.count > 1:
+        flat.vector.copy_(torch.from_numpy(shards.first(flat.vector.double().cpu().numpy())))
+    everywhere = rows_in_all(len(rows.labels), shards)
     draw = None
     if rows.fill is not None:
         fill = rows.fill
         draw = lambda batch: fill(batch, progress.padding)  # noqa: E731
     contributions = NetworkContributions(
-        gradients, rows.real, rows.labels, config.clip_norm, padded=draw
+        gradients, rows.real, rows.labels, config.clip_norm, padded=draw, device=device
     )
     every = config.steps if checkpoint is None else checkpoint.every
     while progress.step < config.steps:
@@ -144,13 +157,16 @@ def train_privately(
             steps=block,
             what=f"{block} {what}",
             reserve=FLOAT32_RESERVE,
+            rows_in_all=everywhere,
         )
         for _ in range(block):
-            _one_step(network, flat, rows, config, step, contributions, progress)
+            released = step.release(contributions)
+            _one_step(network, flat, rows, config, released, progress, shards)
         progress.parameters = flat.vector
         if checkpoint is not None:
             checkpoint.save(progress, releaser.noise)
     flat.vector.copy_(progress.result(flat.vector))
+    network.cpu()
 
 
 def _one_step(
@@ -158,20 +174,13 @@ def _one_step(
     flat: FlatParameters,
     rows: TrainingRows,
     config: TrainerConfig,
-    step: PrivateStep,
-    contributions: NetworkContributions,
+    released: Floats,
     progress: Progress,
+    shards: Shards,
 ) -> None:
-    count = len(rows.labels)
-    released = torch.from_numpy(step.release(contributions)).to(flat.vector.dtype)
-    gradient = released.mul_(config.alpha)
+    gradient = torch.from_numpy(released).to(flat.vector).mul_(config.alpha)
     if rows.paired:
-        size = config.public_batch or count
-        batch = uniform_rows(count, size, progress.public)
-        padded = rows.padded(batch, progress.public)
-        gradient += public_gradient(
-            network, flat, padded, rows.labels[torch.from_numpy(batch)], config
-        )
+        gradient += _shared_public_gradient(network, flat, rows, config, progress, shards)
     progress.velocity.mul_(config.momentum).add_(gradient)
     flat.vector.sub_(progress.velocity, alpha=config.rate_at(progress.step))
     if config.radius is not None:
@@ -180,6 +189,29 @@ def _one_step(
             flat.vector.mul_(config.radius / length)
     progress.step += 1
     progress.average(flat.vector, config.aggregate, config.ema_decay, config.steps)
+
+
+def _shared_public_gradient(
+    network: Mlp,
+    flat: FlatParameters,
+    rows: TrainingRows,
+    config: TrainerConfig,
+    progress: Progress,
+    shards: Shards,
+) -> Tensor:
+    """The public gradient over a batch of which each machine draws its part from its own rows."""
+    count = len(rows.labels)
+    size = count
+    if config.public_batch is not None:
+        size = min(count, -(-config.public_batch // shards.count))
+    batch = uniform_rows(count, size, progress.public)
+    padded = rows.padded(batch, progress.public).to(flat.vector.device)
+    labels = rows.labels[torch.from_numpy(batch)].to(flat.vector.device)
+    own = public_gradient(network, flat, padded, labels, config)
+    if shards.count == 1:
+        return own
+    total = shards.sum(np.append(own.double().cpu().numpy() * size, float(size)))
+    return torch.from_numpy(total[:-1] / total[-1]).to(flat.vector)
 
 
 def public_gradient(

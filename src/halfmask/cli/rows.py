@@ -1,0 +1,78 @@
+"""The rows that `halfmask train` reads: a frame, a mapped file, or a machine's share of either."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from halfmask.neural.distributed import Ranks
+    from halfmask.schema import Schema
+    from halfmask.table import Encoder, Table
+
+RANK = "{rank}"
+
+
+@contextmanager
+def machines() -> Iterator[Ranks | None]:
+    """The machines of a run that torchrun has started; None where this process is the only one."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        yield None
+        return
+    from halfmask.neural.distributed import joined
+
+    with joined() as ranks:
+        yield ranks
+
+
+@contextmanager
+def training_rows(
+    data: Path, schema: Schema, method: str, ranks: Ranks | None
+) -> Iterator[tuple[Encoder, Table]]:
+    """The encoder and the rows of this process.
+
+    A path with {rank} in it names a file of each machine; of any other every machine takes its
+    part. For a network, Parquet is decoded piece by piece.
+    """
+    from halfmask.errors import InputError
+    from halfmask.reading import is_parquet, read_frame
+    from halfmask.table import Encoder
+
+    apart = RANK in str(data)
+    if apart and ranks is None:
+        raise InputError(f"{data}: {RANK} in a file's name needs torchrun, which numbers machines.")
+    if ranks is not None:
+        data = Path(str(data).replace(RANK, str(ranks.rank)))
+    if apart:
+        _check_declared(schema)
+    shared = None if apart else ranks
+    if method == "mlp" and is_parquet(data):
+        from halfmask.neural.mapped import mapped_parquet, parquet_rows
+
+        spread: dict[str, Any] = {} if ranks is None else {"shards": ranks}
+        own = None if shared is None else shared.own(parquet_rows(data))
+        with mapped_parquet(data, schema, own=own, **spread) as found:
+            yield found
+        return
+    frame = read_frame(data)
+    encoder = Encoder.fit(schema, frame)
+    if shared is not None:
+        own = shared.own(frame.num_rows)
+        frame = frame.slice(own.start, len(own))
+    yield encoder, encoder.encode(frame)
+
+
+def _check_declared(schema: Schema) -> None:
+    """Levels and ranges learnt from the rows of one machine would differ from the others'."""
+    from halfmask.encoding import declared
+    from halfmask.errors import SchemaError
+
+    for column in schema.columns:
+        if declared(column) is None:
+            raise SchemaError(
+                f"Column {column.name!r}: declare its bounds or categories. No machine sees all "
+                "rows where each has a file of its own."
+            )

@@ -1,0 +1,217 @@
+"""A Parquet file of any size as rows of a network, decoded once into a file that is mapped.
+
+Poisson batches take rows from everywhere, so a file that has to be decoded by row groups would be
+read whole at every step. It is decoded once instead, batch by batch, into single precision numbers
+in a temporary file that has no name: nobody else can open it, and it is gone when the process ends,
+however it ends. Its folder is TMPDIR's unless another one is named.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from halfmask.encoding import declared, learnt
+from halfmask.errors import DataError, InputError
+from halfmask.frames import check_columns
+from halfmask.mechanisms.shards import ALONE, Shards
+from halfmask.neural.inputs import Inputs
+from halfmask.neural.public_facts import PublicFacts
+from halfmask.neural.rows import NetworkRows, Singles
+from halfmask.schema import Schema
+from halfmask.table import Encoder, Table
+
+# Encoded numbers in flight: 128 MiB in double precision.
+_IN_FLIGHT = 1 << 24
+_ROW = re.compile(r"(?<=', row )\d+")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MappedTable(Table):
+    """A table of which a network alone can read the features: its blocks have no rows."""
+
+    decoded: NetworkRows
+
+
+def network_rows(
+    table: Table, *, private_norm: float | None = None, shards: Shards = ALONE
+) -> NetworkRows:
+    """The rows of a table as a network reads them, decoded already or made now."""
+    if not isinstance(table, MappedTable):
+        return NetworkRows.of(table, private_norm=private_norm, shards=shards)
+    fixed = table.decoded.inputs.private_norm
+    if private_norm is not None and private_norm != fixed:
+        raise InputError(f"The file was decoded with private_norm={fixed}: decode it again.")
+    return table.decoded
+
+
+@contextmanager
+def mapped_parquet(
+    path: str | Path,
+    schema: Schema,
+    *,
+    private_norm: float | None = None,
+    folder: str | Path | None = None,
+    shards: Shards = ALONE,
+    own: range | None = None,
+) -> Iterator[tuple[Encoder, MappedTable]]:
+    """The encoder and the rows of a Parquet file (those in `own` if given), while the block runs.
+
+    Everything that can be wrong with the file is found here, before anything is charged.
+    """
+    if schema.unit is not None:
+        raise InputError("mlp protects one row each: use gd where a unit has several rows.")
+    if schema.label.classes is None:
+        raise InputError("mlp predicts classes: use gd or one-shot for a number.")
+    with _opened(Path(path)) as file:
+        check_columns(file.schema_arrow.empty_table(), _names(schema))
+        rows = own or range(file.metadata.num_rows)
+        if not len(rows):
+            raise DataError(f"{path} has no data rows: add at least one row.")
+        encoder = Encoder(schema, _learnt(file, schema))
+        inputs, first = _inputs(file, encoder, rows, private_norm, shards)
+        width = len(inputs.public_kept) + len(inputs.kept)
+        with tempfile.TemporaryFile(dir=folder) as store:
+            values = _reserved(store, (len(rows), width), folder)
+            label = _decode(file, encoder, inputs, rows, values)
+            table = _without_blocks(first, label)
+            decoded = NetworkRows.of_values(table, inputs, values)
+            held = {name: getattr(table, name) for name in Table.__dataclass_fields__}
+            yield encoder, MappedTable(**held, decoded=decoded)
+
+
+def parquet_rows(path: str | Path) -> int:
+    """The number of rows of a Parquet file, from its footer."""
+    with _opened(Path(path)) as file:
+        return int(file.metadata.num_rows)
+
+
+def _names(schema: Schema) -> list[str]:
+    return [*(column.name for column in schema.columns), schema.label.name]
+
+
+def _learnt(file: parquet.ParquetFile, schema: Schema) -> dict[str, Any]:
+    """What public columns that leave it open say of their levels and ranges."""
+    left_open = [column for column in schema.columns if declared(column) is None]
+    table = file.read(columns=[column.name for column in left_open]) if left_open else None
+    return {column.name: learnt(column, table) for column in left_open}
+
+
+def _inputs(
+    file: parquet.ParquetFile,
+    encoder: Encoder,
+    rows: range,
+    private_norm: float | None,
+    shards: Shards,
+) -> tuple[Inputs, Table]:
+    """The map of the inputs from one pass over public columns, and a table of the first row."""
+    size = _batch_size(encoder)
+    first = encoder.encode(next(_batches(file, rows[:1], 1, _names(encoder.schema)))[1])
+    columns = tuple(column for column in encoder.schema.columns if column.role == "public")
+    facts = PublicFacts.of(first.public[:0], first.public_sources, columns)
+    if columns:
+        names = [column.name for column in columns]
+        for start, frame in _batches(file, rows, size, names):
+            with _numbered(start):
+                public = encoder.encode_public(frame)
+            facts = facts.with_more(PublicFacts.of(public, first.public_sources, columns))
+    return Inputs.of_facts(first, facts.everywhere(shards), private_norm=private_norm), first
+
+
+def _decode(
+    file: parquet.ParquetFile, encoder: Encoder, inputs: Inputs, rows: range, values: Singles
+) -> np.ndarray:
+    """Write every row of the file into `values`; returns the labels' codes."""
+    label = np.zeros(len(rows), dtype=np.int64)
+    for start, frame in _batches(file, rows, _batch_size(encoder), _names(encoder.schema)):
+        with _numbered(start):
+            table = encoder.encode(frame)
+        at = slice(start - rows.start, start - rows.start + table.n)
+        assert table.label is not None
+        values[at], label[at] = inputs.rows(table), table.label
+    return label
+
+
+def _without_blocks(first: Table, label: np.ndarray) -> Table:
+    """The declaration of `first` with the label of all rows."""
+    return replace(
+        first,
+        public=first.public[:0],
+        private=first.private[:0],
+        label=label,
+        rows=np.arange(len(label)),
+    )
+
+
+def _batch_size(encoder: Encoder) -> int:
+    return min(max(_IN_FLIGHT // max(len(encoder.names), 1), 256), 1 << 16)
+
+
+def _batches(
+    file: parquet.ParquetFile, rows: range, size: int, names: list[str]
+) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of the file in `rows` with the position of the first of each batch.
+
+    Row groups without such a row are not read.
+    """
+    ends = np.cumsum([file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)])
+    starts = np.concatenate([[0], ends[:-1]])
+    groups = np.flatnonzero((starts < rows.stop) & (ends > rows.start))
+    start = int(starts[groups[0]])
+    for batch in file.iter_batches(
+        batch_size=size, columns=names, row_groups=[int(group) for group in groups]
+    ):
+        low, high = max(rows.start - start, 0), min(rows.stop - start, batch.num_rows)
+        if low < high:
+            yield start + low, pa.Table.from_batches([batch.slice(low, high - low)])
+        start += batch.num_rows
+
+
+def _reserved(store: Any, shape: tuple[int, int], folder: str | Path | None) -> Singles:
+    """The file at its full size: a disk that is too small has to show before a write to the map."""
+    size = max(4 * shape[0] * shape[1], 1)
+    try:
+        os.posix_fallocate(store.fileno(), 0, size)
+    except OSError:
+        where = folder or tempfile.gettempdir()
+        raise DataError(
+            f"Decoding needs {size / 2**30:.1f} GiB in {where}: set TMPDIR to a folder on a disk "
+            "with more room."
+        ) from None
+    return np.memmap(store, dtype=np.float32, mode="r+", shape=shape)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[parquet.ParquetFile]:
+    try:
+        file = parquet.ParquetFile(path, memory_map=False, pre_buffer=False)
+    except OSError as error:
+        reason = error.strerror or "no such file"
+        raise DataError(f"Cannot read {path}: {reason}. Check the path.") from None
+    except pa.ArrowException:
+        raise DataError(f"{path} is not a Parquet file that can be read: write it again.") from None
+    with file:
+        try:
+            yield file
+        except pa.ArrowException:
+            raise DataError(f"{path} cannot be read as Parquet: write it again.") from None
+
+
+@contextmanager
+def _numbered(start: int) -> Iterator[None]:
+    """Errors about a batch that begins at row `start`, with rows counted from the file's first."""
+    try:
+        yield
+    except DataError as error:
+        message = _ROW.sub(lambda found: str(int(found[0]) + start), str(error))
+        raise DataError(message) from None
