@@ -49,7 +49,7 @@ def test_sums_equal_gradients_one_by_one(
         real, public=public, table=table, codes=labels if by_class else None
     )
     padded = structured.padded(slice(None))
-    gradients = MlpGradients(network, chunk=chunk, threads=1 + seed % 3)
+    gradients = MlpGradients(network, chunk=chunk)
     assert gradients.size == len(flat)
     plain = differences(network, cross_entropy, real, labels)
     paired = differences(network, cross_entropy, real, labels, padded)
@@ -124,6 +124,21 @@ def test_a_row_without_a_finite_norm_contributes_exactly_zero(bad: float) -> Non
         assert torch.allclose(got, expected, rtol=1e-5, atol=1e-7)
 
 
+def test_chunks_of_which_no_row_has_a_finite_norm_add_nothing() -> None:
+    """Nor may what such a chunk left in the buffers reach the next one, or the next call."""
+    torch.manual_seed(0)
+    gradients = MlpGradients(Mlp((6, 5, 3)), chunk=4)
+    real, labels = torch.randn(12, 6), torch.randint(0, 3, (12,))
+    lost = torch.full_like(real, float("nan"))
+    for padded in (None, torch.randn(12, 6)):
+        assert not gradients.clipped_sum(lost, labels, 0.5, padded=padded).any()
+        mixed = torch.cat([lost[:4], real[4:8], lost[8:]])
+        got = gradients.clipped_sum(mixed, labels, 0.5, padded=padded).clone()
+        pair = None if padded is None else padded[4:8]
+        expected = gradients.clipped_sum(real[4:8], labels[4:8], 0.5, padded=pair)
+        assert torch.equal(got, expected)
+
+
 def test_a_numeric_target_by_half_the_squared_error() -> None:
     torch.manual_seed(0)
     network = Mlp((6, 5, 1))
@@ -146,10 +161,10 @@ def test_an_empty_batch_is_a_zero_sum() -> None:
 
 def test_memory_follows_the_chunk_and_never_the_parameters_times_the_rows() -> None:
     network = Mlp((200, 100, 10))
-    gradients = MlpGradients(network, chunk=64, threads=1)
+    gradients = MlpGradients(network, chunk=64)
     rows, labels = torch.randn(1000, 200), torch.zeros(1000).long()
     gradients.clipped_sum(rows, labels, 1.0, padded=rows)
-    held = gradients._lanes[0].held
+    held = sum(buffer.numel() for buffer in gradients._buffers.values())
     assert held <= 2 * 64 * (100 + 10 + 100) + 64 * (200 + 100 + 10)
 
 

@@ -1,19 +1,16 @@
 """Paired ghost clipping written out for the fully connected network.
 
-The same sums as `neural.ghost`, without autograd: chunks of rows small enough to stay in the cache
-go through forward pass, norms and weighted products before the next chunk is touched, in memory
-that is allocated once. Each thread takes chunks of its own from end to end, which needs no meeting
-of threads at every operation. With structured padding the padded half of the first layer is a
-lookup, and its weight gradient is one product with the difference of the two halves.
+The same sums as `neural.ghost`, without autograd: a chunk of rows goes through forward pass, norms
+and weighted products before the next one is touched, in memory that is allocated once and stays in
+the cache. With structured padding the padded half of the first layer is a lookup, and its weight
+gradient is one product with the difference of the two halves.
 
 Guarantee: docs/proofs/ghost.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -42,25 +39,20 @@ class MlpGradients:
     """Clipped sums of gradients (or of differences to padded rows) of a fully connected network.
 
     `head` turns scores into the gradient of the loss; the flat gradient is laid out as
-    `network.parameters()`. `chunk` bounds the rows in flight in each of `threads` (torch's own
-    number if None); the sum depends on both by rounding only.
+    `network.parameters()`. `chunk` bounds the rows in flight; the sum depends on it by rounding
+    only.
     """
 
     def __init__(
-        self,
-        network: Mlp,
-        *,
-        head: HeadGradient = softmax_head,
-        chunk: int = 512,
-        threads: int | None = None,
+        self, network: Mlp, *, head: HeadGradient = softmax_head, chunk: int = 2048
     ) -> None:
         self._network = network
+        self._head = head
         self._chunk = chunk
-        weight = network.linear[0].weight
-        count = threads or (torch.get_num_threads() if weight.device.type == "cpu" else 1)
-        self._lanes = [_Lane(network, head) for _ in range(count)]
-        self._pool = ThreadPoolExecutor(max_workers=count) if count > 1 else None
-        self.size = self._lanes[0].total.numel()
+        self._buffers: dict[tuple[str, int], Tensor] = {}
+        first = network.linear[0].weight
+        self.size = sum(parameter.numel() for parameter in network.parameters())
+        self._total = torch.zeros(self.size, dtype=first.dtype, device=first.device)
 
     def clipped_sum(
         self,
@@ -116,73 +108,19 @@ class MlpGradients:
         weigh: Callable[[Tensor, slice], Tensor],
         padded: Tensor | None,
     ) -> Tensor:
-        chunk = max(1, min(self._chunk, -(-len(rows) // len(self._lanes))))
-        starts = range(0, len(rows), chunk)
         lookup = None
-        if isinstance(rows, StructuredRows):
-            with torch.no_grad():
+        self._total.zero_()
+        with torch.no_grad():
+            if isinstance(rows, StructuredRows):
                 lookup = rows.table @ self._network.linear[0].weight[:, rows.public :].t()
+            for low in range(0, len(rows), self._chunk):
+                some = slice(low, low + self._chunk)
+                batch = rows.take(some) if isinstance(rows, StructuredRows) else rows[some]
+                pair = None if padded is None else padded[some]
+                self._add(batch, targets[some], _at(weigh, some), pair, lookup)
+        return self._total
 
-        def work(number: int) -> None:
-            lane = self._lanes[number]
-            lane.total.zero_()
-            with torch.no_grad():
-                for low in starts[number :: len(self._lanes)]:
-                    some = slice(low, low + chunk)
-                    batch = rows.take(some) if isinstance(rows, StructuredRows) else rows[some]
-                    pair = None if padded is None else padded[some]
-                    lane.add(batch, targets[some], _at(weigh, some), pair, lookup)
-
-        if self._pool is None:
-            work(0)
-        else:
-            with _single_threaded():
-                list(self._pool.map(_alone(work), range(len(self._lanes))))
-            for lane in self._lanes[1:]:
-                self._lanes[0].total.add_(lane.total)
-        return self._lanes[0].total
-
-
-@contextmanager
-def _single_threaded() -> Iterator[None]:
-    """Operations stay on the thread that calls them, here and in threads that start inside."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _at(weigh: Callable[[Tensor, slice], Tensor], some: slice) -> Callable[[Tensor], Tensor]:
-    return lambda norms: weigh(norms, some)
-
-
-def _alone(work: Callable[[int], None]) -> Callable[[int], None]:
-    def alone(number: int) -> None:
-        torch.set_num_threads(1)
-        work(number)
-
-    return alone
-
-
-class _Lane:
-    """One thread's memory: activations, gradients, and its part of the sum."""
-
-    def __init__(self, network: Mlp, head: HeadGradient) -> None:
-        self._network = network
-        self._head = head
-        self._buffers: dict[tuple[str, int], Tensor] = {}
-        first = network.linear[0].weight
-        size = sum(parameter.numel() for parameter in network.parameters())
-        self.total = torch.zeros(size, dtype=first.dtype, device=first.device)
-
-    @property
-    def held(self) -> int:
-        """Numbers in the buffers."""
-        return sum(buffer.numel() for buffer in self._buffers.values())
-
-    def add(
+    def _add(
         self,
         rows: Tensor | StructuredRows,
         targets: Tensor,
@@ -190,7 +128,7 @@ class _Lane:
         padded: Tensor | None,
         lookup: Tensor | None,
     ) -> None:
-        """Add Σ weigh(norms) · gradient over a chunk of rows to this lane's total."""
+        """Add Σ weigh(norms) · gradient over a chunk of rows to the total."""
         paired = padded is not None or lookup is not None
         hidden = self._forward(rows, padded, lookup)
         grads = self._backward(hidden, torch.cat([targets, targets]) if paired else targets)
@@ -202,9 +140,9 @@ class _Lane:
             if len(kept):
                 chosen = rows.take(kept) if isinstance(rows, StructuredRows) else rows[kept]
                 pair = None if padded is None else padded[kept]
-                self.add(chosen, targets[kept], lambda _: weights[kept], pair, lookup)
+                self._add(chosen, targets[kept], lambda _: weights[kept], pair, lookup)
             return
-        self._accumulate(rows, padded, hidden, grads, weights.to(self.total.dtype))
+        self._accumulate(rows, padded, hidden, grads, weights.to(self._total.dtype))
 
     def _forward(
         self, rows: Tensor | StructuredRows, padded: Tensor | None, lookup: Tensor | None
@@ -290,9 +228,9 @@ class _Lane:
         at = 0
         for i, layer in enumerate(self._network.linear):
             grad = grads[i].mul_(scale.unsqueeze(1))
-            weight = self.total[at : at + layer.weight.numel()].view_as(layer.weight)
+            weight = self._total[at : at + layer.weight.numel()].view_as(layer.weight)
             at += layer.weight.numel()
-            bias = self.total[at : at + layer.bias.numel()]
+            bias = self._total[at : at + layer.bias.numel()]
             at += layer.bias.numel()
             if i > 0:
                 weight.addmm_(grad.t(), outputs[i - 1])
@@ -319,9 +257,13 @@ class _Lane:
     def _buffer(self, name: str, rows: int, width: int) -> Tensor:
         kept = self._buffers.get((name, width))
         if kept is None or len(kept) < rows:
-            kept = torch.empty(rows, width, dtype=self.total.dtype, device=self.total.device)
+            kept = torch.empty(rows, width, dtype=self._total.dtype, device=self._total.device)
             self._buffers[name, width] = kept
         return kept[:rows]
+
+
+def _at(weigh: Callable[[Tensor, slice], Tensor], some: slice) -> Callable[[Tensor], Tensor]:
+    return lambda norms: weigh(norms, some)
 
 
 def _square(rows: Tensor) -> Tensor:
