@@ -36,7 +36,7 @@ def test_a_bare_array_has_private_columns_only(bare: Path) -> None:
     assert facts.budget.epsilon is None
     assert facts.budget.charges[-1].epsilon == pytest.approx(2.0, rel=1e-3)
     text = page(facts)
-    assert "There is no ledger file" in text
+    assert "No ledger was kept with this model" in text
     assert "0 public: not protected" in text
     assert "None: every column is private." in text
 
@@ -62,8 +62,9 @@ def test_the_learning_curve_is_drawn_where_a_method_left_one(
 def test_of_many_charges_the_last_are_drawn_and_all_are_counted(
     trained: Trained, tmp_path: Path
 ) -> None:
-    book = Ledger.create(tmp_path / "book.jsonl", epsilon=5.0, delta=1e-6)
-    for place in range(20):
+    book = Ledger.create(tmp_path / "book.jsonl", epsilon=8.0, delta=1e-6)
+    book.charge(Model.load(trained.folder).privacy.events, "release 1")
+    for place in range(1, 20):
         book.charge([GaussianEvent(replace=0.1, withhold=0.05)], f"release {place + 1}")
     facts = gather(trained.folder, ledger=book.path)
     assert facts.budget.left_out == 8

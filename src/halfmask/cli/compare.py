@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfmask.cli.options import training_options
 from halfmask.cli.output import emit, json_option, note, plain, reporting
 
 if TYPE_CHECKING:
@@ -22,13 +23,8 @@ NOT_COVERED = "Scores are computed from the labels of the test rows: not covered
 
 
 @click.command()
-@click.argument("data", type=click.Path(path_type=Path))
-@click.option(
-    "--schema",
-    "schema_file",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The TOML file that says which columns are private (see: halfmask init).",
+@training_options(
+    epsilon="The budget of all methods together.", ledger="a ledger in the folder of --out"
 )
 @click.option(
     "--methods",
@@ -36,32 +32,11 @@ NOT_COVERED = "Scores are computed from the labels of the test rows: not covered
     show_default=True,
     help="Methods by name, separated by commas.",
 )
-@click.option("--epsilon", type=float, required=True, help="The budget of all methods together.")
-@click.option(
-    "--delta",
-    type=float,
-    default=1e-6,
-    show_default=True,
-    help="The probability with which epsilon may fail; well below 1 / rows.",
-)
-@click.option(
-    "--relation",
-    type=click.Choice(["replace", "withhold"]),
-    default="replace",
-    show_default=True,
-    help="What two neighbouring tables may differ in.",
-)
 @click.option(
     "--test",
     "test_file",
     type=click.Path(path_type=Path),
     help="Labelled rows that were not trained on, to score every method.",
-)
-@click.option(
-    "--ledger",
-    "ledger_file",
-    type=click.Path(path_type=Path),
-    help="Charge this data set's ledger (default: a ledger in the folder of --out).",
 )
 @click.option(
     "--out",
@@ -87,6 +62,7 @@ def compare(
     from halfmask.accounting.ledger import Ledger
     from halfmask.accounting.relations import check_relation
     from halfmask.errors import InputError
+    from halfmask.model_ledger import link_ledger
     from halfmask.schema import Schema
     from halfmask.table import Encoder, read_frame
 
@@ -126,6 +102,8 @@ def compare(
     def keep(item: Trained) -> None:
         if out is not None:
             item.model.save(out / item.choice.method)
+            assert book is not None
+            link_ledger(out / item.choice.method, book.path)
 
     with reporting("compare") as progress:
         trained, total = comparison.run(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from halfmask.cli.options import training_options
 from halfmask.cli.output import emit, json_option, note
 from halfmask.cli.rows import machines, training_rows
 
@@ -19,37 +20,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("data", type=click.Path(path_type=Path))
-@click.option(
-    "--schema",
-    "schema_file",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The TOML file that says which columns are private (see: halfmask init).",
-)
-@click.option("--epsilon", type=float, required=True, help="The privacy budget of this model.")
-@click.option(
-    "--delta",
-    type=float,
-    default=1e-6,
-    show_default=True,
-    help="The probability with which epsilon may fail; well below 1 / rows.",
+@training_options(
+    epsilon="The privacy budget of this model.", ledger="a ledger in the model folder"
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The model folder.")
 @click.option("--method", default="auto", show_default=True, help="auto, or a method by name.")
-@click.option(
-    "--relation",
-    type=click.Choice(["replace", "withhold"]),
-    default="replace",
-    show_default=True,
-    help="What two neighbouring tables may differ in.",
-)
-@click.option(
-    "--ledger",
-    "ledger_file",
-    type=click.Path(path_type=Path),
-    help="Charge this data set's ledger (default: a ledger in the model folder).",
-)
 @click.option("--resume", is_flag=True, help="Continue in a folder that holds no finished model.")
 @click.option("--unsafe-seed", type=int, help="Reproducible noise: the model is then NOT private.")
 @json_option
@@ -73,6 +48,7 @@ def train(
     from halfmask.accounting.gaussian import check_delta, check_epsilon
     from halfmask.mechanisms.noise import noise_source
     from halfmask.mechanisms.shards import ALONE, rows_in_all
+    from halfmask.model_ledger import OWN, link_ledger
     from halfmask.schema import Schema
     from halfmask.training import choose_method
     from halfmask.training import train as fit
@@ -109,6 +85,8 @@ def train(
             return
     seconds = time.perf_counter() - started
     model.save(out)
+    charged = ledger_file or out / OWN
+    link_ledger(out, charged)
     result = {
         "model": str(out),
         "method": model.method,
@@ -116,7 +94,7 @@ def train(
         "rows": rows,
         "machines": 1 if ranks is None else ranks.count,
         "privacy": model.privacy.to_json(),
-        "ledger": str(ledger_file or out / "ledger.jsonl"),
+        "ledger": str(charged),
         "seconds": round(seconds, 3),
     }
     text = f"{model.privacy.text()}\n\nModel written to {out} ({seconds:.1f} s)."
@@ -149,6 +127,7 @@ def _ledger(
     from halfmask.accounting.ledger import Ledger, MemoryLedger
     from halfmask.accounting.relations import check_relation
     from halfmask.errors import HalfmaskError
+    from halfmask.model_ledger import OWN
 
     if not leads:
         checked = check_relation(relation)
@@ -159,9 +138,8 @@ def _ledger(
         return
     fresh = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
-    path = out / "ledger.jsonl"
     ledger = Ledger.open_or_create(
-        path, epsilon=epsilon, delta=delta, relation=check_relation(relation)
+        out / OWN, epsilon=epsilon, delta=delta, relation=check_relation(relation)
     )
     try:
         yield ledger

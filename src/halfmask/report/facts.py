@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from halfmask.accounting.accountant import epsilon as epsilon_at
 from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEvent
 from halfmask.accounting.relations import RELATIONS, Relation
-from halfmask.errors import DataError
+from halfmask.errors import DataError, LedgerError
 from halfmask.model import Model
 from halfmask.report.attacker import Gain, attacker_gains
 from halfmask.schema import Column
@@ -189,18 +190,23 @@ def _known(column: Column) -> str:
 
 
 def _budget(statement: Statement, folder: Path, ledger: Path | None) -> Budget:
-    """From the ledger named, else from the one in the folder, else from the statement itself."""
+    """From the ledger named, else from the model's own, else from the statement itself."""
     from halfmask.accounting.ledger import Ledger
+    from halfmask.model_ledger import ledger_of
 
-    file = ledger or folder / "ledger.jsonl"
-    if ledger is None and not file.exists():
+    file = ledger or ledger_of(folder)
+    if file is None:
         entries = [
             (None, what, (event,))
             for what, event in zip(statement.released, statement.events, strict=False)
         ]
-        limit, delta, relation = None, statement.delta, statement.relation
-        return _charges(entries, limit, delta, relation)
+        return _charges(entries, None, statement.delta, statement.relation)
     book = Ledger.open(file)
+    if Counter(statement.events) - Counter(book.events()):
+        raise LedgerError(
+            f"{file.name} does not hold the charges of this model: pass the ledger that was named "
+            "when it was trained, with --ledger FILE."
+        )
     listed = [(entry.time, entry.what, entry.events) for entry in book.entries()]
     return _charges(listed, book.epsilon, book.delta, book.relation)
 

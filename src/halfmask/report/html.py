@@ -180,7 +180,10 @@ def _budget(facts: Facts) -> str:
     table = data_table(
         "Charges in order", ["Charge", "Time", "What was released", "Epsilon so far"], rows
     )
-    limit = "There is no ledger file: these are the releases of this model."
+    limit = (
+        "No ledger was kept with this model: these are its own releases. If one was charged, pass "
+        "it with --ledger FILE."
+    )
     if budget.epsilon is not None:
         limit = (
             f"The ledger allows epsilon {words.number(budget.epsilon)} at delta {budget.delta:g} "
