@@ -24,15 +24,23 @@ def run(*args):
 
 
 def test_a_mechanism_that_stands_exits_0():
-    result = run("--mechanism", "full-batch", "--epsilon", 4, "--runs", 400, "--json")
+    options = ["--epsilon", 4, "--runs", 400, "--confidence", 0.9999, "--json"]
+    result = run("--mechanism", "full-batch", *options)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert set(found) >= FIELDS
     assert found["mechanism"] == "full-batch"
     assert found["claimed"] == pytest.approx(4, rel=1e-3)
-    assert found["confidence"] == 0.95
+    assert found["confidence"] == 0.9999
     assert found["relation"] == "replace"
     assert found["refuted"] is False
+
+
+def test_without_a_confidence_it_is_0_95():
+    result = run("--mechanism", "full-batch", "--epsilon", 4, "--runs", 100, "--json")
+    found = json.loads(result.stdout)
+    assert found["confidence"] == 0.95
+    assert result.exit_code == (4 if found["refuted"] else 0)
 
 
 def test_a_refuted_mechanism_exits_4_and_its_twin_0():

@@ -6,8 +6,10 @@ from halfmask.audit.distinguish import distinguish
 from halfmask.audit.mechanisms import MECHANISMS
 
 DELTA = 1e-5
-TIGHT = ("gd", "one-shot", "full-batch")
-SAMPLED = ("sgd",)
+CONFIDENCE = 0.999
+LEAST = {"gd": 0.8, "one-shot": 0.8, "full-batch": 0.8, "sgd": 0.6}
+# A true claim is refuted as rarely with few runs as with many, so twenty repetitions have few.
+RUNS = {1.0: 2000, 4.0: 1000}
 
 
 @pytest.mark.slow
@@ -15,15 +17,18 @@ SAMPLED = ("sgd",)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_never_above_the_claim_over_twenty_repetitions(name, epsilon):
     game = MECHANISMS[name](epsilon, DELTA, "replace")
-    for _ in range(20):
-        finding = distinguish(game, confidence=0.999, runs=200)
-        assert finding.lower_bound <= game.claimed
+    bounds = [
+        distinguish(game, confidence=CONFIDENCE, runs=RUNS[epsilon]).lower_bound for _ in range(20)
+    ]
+    assert max(bounds) <= game.claimed
+    if epsilon == 4:
+        assert max(bounds) > 0, "bounds of zero would pass whatever was released"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
-@pytest.mark.parametrize(("name", "least"), [(n, 0.8) for n in TIGHT] + [(n, 0.6) for n in SAMPLED])
-def test_close_enough_to_the_claim(name, least, epsilon):
+@pytest.mark.parametrize("name", LEAST)
+def test_close_to_the_claim_and_not_above_it(name, epsilon):
     game = MECHANISMS[name](epsilon, DELTA, "replace")
-    finding = distinguish(game, confidence=0.95)
-    assert least * game.claimed <= finding.lower_bound
+    finding = distinguish(game, confidence=CONFIDENCE)
+    assert LEAST[name] * game.claimed <= finding.lower_bound <= game.claimed

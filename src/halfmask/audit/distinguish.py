@@ -4,7 +4,8 @@ coin.
 A game runs the real mechanism on one of its two inputs and gives a number that is larger where the
 second input looks likelier; it sees everything the mechanism releases and knows both inputs. A
 tenth of the runs choose the thresholds, the others are counted. The audit looks three times, with
-a share of the error probability for each look, and stops early once the question is settled.
+a share of the error probability for each look, and stops early once the question is settled. Audits
+are repeated, so the stated confidence is that of ten of them together.
 Guarantee: docs/proofs/audit.md.
 """
 
@@ -36,6 +37,9 @@ from halfmask.errors import InputError
 
 LOOKS = (0.25, 0.5, 1.0)
 """Shares of the runs after which the audit looks; each look may err equally often."""
+
+TOGETHER = 10
+"""How many audits hold at the stated confidence at once."""
 
 _PILOT = 0.1
 _SETTLED = 0.85
@@ -106,7 +110,7 @@ def distinguish(
     if runs < 100:
         raise InputError(f"Expected at least 100 runs, got {runs}.")
     pilot_size = max(50, int(_PILOT * runs))
-    alpha = (1 - confidence) / len(LOOKS)
+    alpha = (1 - confidence) / (TOGETHER * len(LOOKS))
     done = Trials(second=np.zeros(0, dtype=bool), scores=np.zeros(0))
     finding = None
     with _players(game, workers) as play:

@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 Fit = Callable[[Any, Releaser], Any]
 
 
-def enough_runs(epsilon: float, *, least: int = 24_000, most: int = 120_000) -> int:
+def enough_runs(epsilon: float, *, least: int = 24_000, most: int = 160_000) -> int:
     """Runs after which the guesser's advantage, about epsilon/10, is known to a few per cent."""
     return int(min(max(most / epsilon**2, least), most))
 

@@ -199,7 +199,7 @@ def _sampled(name: str, epsilon: float, delta: float, relation: Relation) -> Gam
         rate=_RATE,
         steps=_STEPS,
         contribution="label" if name == "label" else "general",
-        runs=enough_runs(epsilon, least=10_000, most=32_000),
+        runs=enough_runs(epsilon, least=10_000, most=40_000),
     )
 
 
@@ -234,7 +234,7 @@ def _sampled_fit(
         second=tables[1],
         fit=fit,
         # A network's step takes ten times as long.
-        runs=4_000 if name == "mlp" else enough_runs(epsilon, least=10_000, most=32_000),
+        runs=4_000 if name == "mlp" else enough_runs(epsilon, least=10_000, most=40_000),
     )
 
 
