@@ -9,6 +9,7 @@ from halfmask.audit.games import ScoreGame, StepGame
 from halfmask.audit.mechanisms import MECHANISMS
 from halfmask.audit.transcript import log_likelihood_ratio, recording, replaying
 from halfmask.errors import InputError
+from halfmask.methods.gd import GdConfig, fit_gd
 
 DELTA = 1e-5
 
@@ -78,12 +79,18 @@ def test_replay_gives_the_exact_likelihood_ratio():
 
 
 def test_replaying_hands_out_what_was_recorded():
-    game = MECHANISMS["gd"](4.0, DELTA, "withhold")
+    game = MECHANISMS["gd"](4.0, DELTA, "replace")
+    config = GdConfig(clip=0.5, spread=1e6, steps=4)  # a wide ball: gradients follow the noise
+
+    def fit():
+        fit_gd(game.second, game._releaser(), epsilon=4.0, delta=DELTA, config=config)
+
     with recording() as seen:
-        game.fit(game.second, game._releaser())
+        fit()
     with replaying(seen) as exact:
-        game.fit(game.second, game._releaser())
-    assert len(exact) == len(seen) > 1
+        fit()
+    assert len(exact) == len(seen) == 4
+    assert len({value.tobytes() for value in exact}) > 1
     for release, value in zip(seen, exact, strict=True):
         assert np.linalg.norm(release.value - value) < 8 * release.std * np.sqrt(value.size)
     assert log_likelihood_ratio(seen, exact, exact) == 0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from halfmask.accounting import accountant
+from halfmask.accounting import accountant, calibrate
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit.distinguish import distinguish
 from halfmask.audit.mechanisms import MECHANISMS
@@ -26,13 +26,15 @@ def half_the_noise(value, noise_std, source):
     return add_gaussian(value, noise_std / 2, source)
 
 
-@pytest.mark.parametrize("name", ["gd", "one-shot", "admm-row", "admm-column", "experts"])
+@pytest.mark.parametrize(
+    "name", ["gd", "one-shot", "admm-row", "admm-column", "experts", "mlp-means"]
+)
 def test_halved_noise_of_releases_is_refuted(name, monkeypatch):
     monkeypatch.setattr(release, "add_gaussian", half_the_noise)
     assert audit(name).refuted
 
 
-@pytest.mark.parametrize("name", ["sgd", "label", "full-batch"])
+@pytest.mark.parametrize("name", ["sgd", "label", "full-batch", "mlp", "mlp-correction"])
 def test_halved_noise_of_steps_is_refuted(name, monkeypatch):
     monkeypatch.setattr(release, "add_gaussian", half_the_noise)
     assert audit(name).refuted
@@ -56,12 +58,15 @@ def test_a_forgotten_factor_two_in_the_sensitivity_is_refuted(monkeypatch):
 
 
 def test_a_forgotten_factor_two_in_the_accountant_is_refuted(monkeypatch):
-    accountant._epsilon.cache_clear()
+    caches = accountant._epsilon, calibrate._least_noise
+    for cache in caches:
+        cache.cache_clear()
     monkeypatch.setattr(accountant, "_replace_mu", lambda event: 1 / event.noise_multiplier)
     try:
         assert audit("full-batch").refuted
     finally:
-        accountant._epsilon.cache_clear()
+        for cache in caches:
+            cache.cache_clear()
 
 
 def batch_agreement(steps=100):

@@ -9,7 +9,7 @@ DELTA = 1e-5
 CONFIDENCE = 0.999
 LEAST = {"gd": 0.8, "one-shot": 0.8, "full-batch": 0.8, "sgd": 0.6}
 # A true claim is refuted as rarely with few runs as with many, so twenty repetitions have few.
-RUNS = {1.0: 2000, 4.0: 1000}
+RUNS = {1.0: 1000, 4.0: 600}
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from halfmask.accounting.accountant import epsilon as account
 from halfmask.accounting.events import Contribution, Event, PoissonGaussianEvent
@@ -62,6 +62,19 @@ def noise_multiplier(
         raise AccountingError(f"Expected a sampling rate q in (0, 1], got {rate}.")
     if steps < 1:
         raise AccountingError(f"Expected steps >= 1, got {steps}.")
+    return _least_noise(epsilon, delta, rate, steps, relation, contribution, tuple(spent))
+
+
+@lru_cache(maxsize=256)
+def _least_noise(
+    epsilon: float,
+    delta: float,
+    rate: float,
+    steps: int,
+    relation: Relation,
+    contribution: Contribution,
+    spent: tuple[Event, ...],
+) -> float:
     target = round_down(epsilon)
     already = account(spent, delta=delta, relation=relation) if spent else 0.0
     if already >= target:

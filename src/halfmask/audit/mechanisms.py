@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
 from halfmask.audit.games import FitGame, StepGame, enough_runs, furthest
+from halfmask.audit.mechanisms_neural import mlp, mlp_correction, mlp_means
 from halfmask.audit.mechanisms_vertical import admm_column, admm_row, experts
+from halfmask.audit.sampled import RATE, STANDSTILL, STEPS, one_row, sampled_fit, sampled_steps
 from halfmask.mechanisms.release import Releaser
 from halfmask.table import Table
 
 Make = Callable[[float, float, Relation], Game]
-
-_RATE, _STEPS = 0.25, 4
-# Steps so short that the weights stay what they were: the auditor chooses public settings, and what
-# a canary contributes is then the same in every step.
-_STANDSTILL = 1e-30
 
 
 def number_table(rows: np.ndarray, label: np.ndarray, *, label_private: bool) -> Table:
@@ -122,21 +117,21 @@ def one_shot(epsilon: float, delta: float, relation: Relation) -> Game:
 def sgd(epsilon: float, delta: float, relation: Relation) -> Game:
     """Algorithm 1 on a table of one row, all of it private; withheld, gradient canaries."""
     if relation == "withhold":
-        return _sampled("sgd", epsilon, delta, relation)
-    from halfmask.methods import sgd as method
+        return sampled_steps("sgd", epsilon, delta, relation)
+    from halfmask.methods.sgd import fit_sgd
 
     first, second = _neighbours("replace", rows=1, width=2)
-    options = {"rate": _RATE, "steps": _STEPS, "clip_norm": 0.25, "learning_rate": _STANDSTILL}
-    return _sampled_fit("sgd", method, method.fit_sgd, (first, second), options, epsilon, delta)
+    options = {"rate": RATE, "steps": STEPS, "clip_norm": 0.25, "learning_rate": STANDSTILL}
+    return sampled_fit("sgd", fit_sgd, (first, second), options, epsilon, delta)
 
 
 def label(epsilon: float, delta: float, relation: Relation) -> Game:
     """Algorithm 1 with a private label of three classes and public features."""
     if relation == "withhold":
-        return _sampled("label", epsilon, delta, relation)
-    from halfmask.methods import sgd as method
+        return sampled_steps("label", epsilon, delta, relation)
+    from halfmask.methods.sgd import fit_sgd
 
-    base = _one_row(classes=3)
+    base = one_row(classes=3)
     table = replace(
         base,
         public=base.private,
@@ -150,92 +145,8 @@ def label(epsilon: float, delta: float, relation: Relation) -> Game:
     )
     first = replace(table, label=np.array([0]))
     second = replace(table, label=np.array([1]))
-    options = {"rate": _RATE, "steps": _STEPS}
-    return _sampled_fit("label", method, method.fit_sgd, (first, second), options, epsilon, delta)
-
-
-def mlp(epsilon: float, delta: float, relation: Relation) -> Game:
-    """A network with everything private; the two labels of a row have opposite gradients.
-
-    Steps are so short that single precision keeps the weights, and the canary's gradient, fixed.
-    """
-    if relation == "withhold":
-        return _sampled("mlp", epsilon, delta, relation)
-    from halfmask.neural import method
-    from halfmask.neural.pretrain import PretrainConfig
-
-    table = _one_row(classes=2)
-    first = replace(table, label=np.array([0]))
-    second = replace(table, label=np.array([1]))
-    options = {
-        "recipe": "dp-sgd",
-        "rate": _RATE,
-        "steps": _STEPS,
-        "clip_norm": 0.01,
-        "learning_rate": _STANDSTILL,
-        "pretrain": PretrainConfig(hidden=4),
-    }
-    return _sampled_fit("mlp", method, method.fit_mlp, (first, second), options, epsilon, delta)
-
-
-def _one_row(*, classes: int) -> Table:
-    """A single private row of norm 1, with a label that has `classes` values."""
-    table = Table.from_arrays(np.array([[1.0, 0.0]] * classes), np.arange(classes), row_norm=1.0)
-    return replace(
-        table,
-        public=table.public[:1],
-        private=table.private[:1],
-        label=np.array([0]),
-        rows=np.arange(1),
-    )
-
-
-def _sampled(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
-    return StepGame.calibrated(
-        name,
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        rate=_RATE,
-        steps=_STEPS,
-        contribution="label" if name == "label" else "general",
-        runs=enough_runs(epsilon, least=10_000, most=40_000),
-    )
-
-
-def _sampled_fit(
-    name: str,
-    module: Any,
-    method: Callable[..., Any],
-    tables: tuple[Table, Table],
-    options: dict[str, Any],
-    epsilon: float,
-    delta: float,
-) -> Game:
-    # Calibration is a deterministic function of public numbers: once is enough for all runs.
-    known = lru_cache(maxsize=None)(noise_multiplier)
-
-    def calibrated(*, spent: Any = (), **numbers: Any) -> float:
-        return known(spent=tuple(spent), **numbers)
-
-    def fit(table: Table, releaser: Releaser) -> Any:
-        kept, module.noise_multiplier = module.noise_multiplier, calibrated
-        try:
-            return method(table, releaser, epsilon=epsilon, delta=delta, **options)
-        finally:
-            module.noise_multiplier = kept
-
-    return FitGame(
-        mechanism=name,
-        relation="replace",
-        epsilon=epsilon,
-        delta=delta,
-        first=tables[0],
-        second=tables[1],
-        fit=fit,
-        # A network's step takes ten times as long.
-        runs=4_000 if name == "mlp" else enough_runs(epsilon, least=10_000, most=40_000),
-    )
+    options = {"rate": RATE, "steps": STEPS}
+    return sampled_fit("label", fit_sgd, (first, second), options, epsilon, delta)
 
 
 MECHANISMS: dict[str, Make] = {
@@ -243,6 +154,8 @@ MECHANISMS: dict[str, Make] = {
     "gd": gd,
     "one-shot": one_shot,
     "mlp": mlp,
+    "mlp-means": mlp_means,
+    "mlp-correction": mlp_correction,
     "label": label,
     "admm-column": admm_column,
     "admm-row": admm_row,

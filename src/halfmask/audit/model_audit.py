@@ -18,6 +18,10 @@ from halfmask.table import Table
 
 AUDIT_FILE = "audit.json"
 FIGURE_FILE = "attribute-inference.svg"
+AUDITED = (
+    "one more training of {mechanism} with the model's options and budget, on these rows with "
+    "{canaries} canaries among them; the model itself was attacked column by column"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +38,7 @@ class ModelAudit:
             **self.finding.to_json(),
             "attribute_inference": [inference.to_json() for inference in self.inferences],
             "figure": self.figure,
+            "audited": AUDITED.format(**self.finding.details, mechanism=self.finding.mechanism),
             "covered_by_guarantee": False,
         }
 
@@ -59,6 +64,11 @@ def audit_model(
             "This model was fitted on bare arrays: an audit with your data needs a model that was "
             "trained with a schema."
         )
+    if model.options is None:
+        raise InputError(
+            "This model was trained with an option that a file cannot hold (a function), so it "
+            "cannot be trained again from here: call halfmask.audit.one_run.one_run on your fit."
+        )
     tell = report or (lambda share, text: None)
     table = model.encoder.encode(frame)
     privacy = model.privacy
@@ -72,6 +82,7 @@ def audit_model(
             method=model.method,
             noise=noise_source(),
             encoder=model.encoder,
+            options=model.options,
         )
 
     tell(0.05, "training with canaries")

@@ -79,7 +79,7 @@ def replaying(seen: Sequence[Seen], *, unit: int = 0) -> Iterator[list[Floats]]:
         return answer(value)
 
     def step_release(self: PrivateStep, contributions: RowContributions) -> Floats:
-        # Where nobody is sampled the sum of all rows is released, and the observer knows the others.
+        # Without sampling the sum of all rows is released, and the observer knows the others.
         rows = np.arange(self._rows) if self._rate == 1 else np.array([unit])
         weights = clip_weights(contributions.norms(rows), self._clip_norm)
         total = answer(contributions.weighted_sum(rows, weights))

@@ -108,7 +108,7 @@ def _model(
     frame = read_frame(data)
     with reporting("audit") as report:
         found = audit_model(folder, frame, canaries=canaries, confidence=confidence, report=report)
-    lines = [found.finding.text(), ""]
+    lines = [found.finding.text(), f"Audited: {found.to_json()['audited']}.", ""]
     if found.inferences:
         lines.append(f"{'column':24}{'without model':>14}{'with model':>12}{'at most':>10}")
     for each in found.inferences:

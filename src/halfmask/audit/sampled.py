@@ -1,0 +1,71 @@
+"""Games on methods whose steps are Poisson-sampled: one row, which takes part by chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from halfmask.accounting.relations import Relation
+from halfmask.audit.distinguish import Game
+from halfmask.audit.games import FitGame, StepGame, enough_runs
+from halfmask.mechanisms.release import Releaser
+from halfmask.table import Table
+
+RATE, STEPS = 0.25, 4
+STANDSTILL = 1e-30
+"""A step size that leaves the weights what they were: the auditor chooses public settings, and what
+a canary contributes is then the same in every step."""
+
+
+def one_row(*, classes: int) -> Table:
+    """A single private row of norm 1, with a label that has `classes` values."""
+    table = Table.from_arrays(np.array([[1.0, 0.0]] * classes), np.arange(classes), row_norm=1.0)
+    return replace(
+        table,
+        public=table.public[:1],
+        private=table.private[:1],
+        label=np.array([0]),
+        rows=np.arange(1),
+    )
+
+
+def sampled_steps(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
+    """Gradient canaries in sampled steps: a withheld contribution needs no method around it."""
+    return StepGame.calibrated(
+        name,
+        relation=relation,
+        epsilon=epsilon,
+        delta=delta,
+        rate=RATE,
+        steps=STEPS,
+        contribution="label" if name == "label" else "general",
+        runs=enough_runs(epsilon, least=10_000, most=40_000),
+    )
+
+
+def sampled_fit(
+    name: str,
+    method: Callable[..., Any],
+    tables: tuple[Table, Table],
+    options: dict[str, Any],
+    epsilon: float,
+    delta: float,
+) -> Game:
+    """`method` on two tables of one row, which is in a step with the chance RATE."""
+
+    def fit(table: Table, releaser: Releaser) -> Any:
+        return method(table, releaser, epsilon=epsilon, delta=delta, **options)
+
+    return FitGame(
+        mechanism=name,
+        relation="replace",
+        epsilon=epsilon,
+        delta=delta,
+        first=tables[0],
+        second=tables[1],
+        fit=fit,
+        runs=enough_runs(epsilon, least=10_000, most=40_000),
+    )
