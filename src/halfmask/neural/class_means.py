@@ -18,22 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.mechanisms.release import Releaser, Sensitivity
+from halfmask.neural.shrinkage import shrunk_means
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-# No level is taken to be impossible on the word of noisy sums.
-_LEAST = 1e-4
 # Rows summed at a time.
 _BLOCK = 1 << 15
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassMeans:
-    """`means` is (classes, private features) within [0, 1] where features are non-negative."""
+    """`means` is (classes, private features); `left` the variance that noise leaves in each."""
 
     means: Floats
     noise_std: float
+    left: float
 
 
 def sum_sensitivity(norm: float, *, non_negative: bool) -> Sensitivity:
@@ -54,10 +54,12 @@ def release_class_means(
     non_negative: bool,
     mu: float,
     releaser: Releaser,
+    public_means: Floats | None = None,
 ) -> ClassMeans:
     """Release Σ rows by class with sensitivity/noise = `mu`, and shrink the means.
 
-    `private` has rows of norm at most `norm` (see `Inputs.private`); `codes` must be public.
+    `private` has rows of norm at most `norm` (see `Inputs.private`); `codes` must be public, as are
+    `public_means`, the means of public features by class, which tell classes that are alike.
     Guarantee: docs/proofs/class_means.md.
     """
     sensitivity = sum_sensitivity(norm, non_negative=non_negative)
@@ -73,30 +75,7 @@ def release_class_means(
         what="sums of the private features of each class" if classes > 1 else "column sums",
     )
     counts = releaser.shards.sum(np.bincount(codes, minlength=classes).astype(np.float64))
-    means = shrunk_means(released, counts, noise_std, non_negative=non_negative)
-    return ClassMeans(means=means, noise_std=noise_std)
-
-
-def shrunk_means(sums: Floats, counts: Floats, noise_std: float, *, non_negative: bool) -> Floats:
-    """Class means pulled towards the mean of all classes, by as much as the noise calls for.
-
-    Empirical Bayes by feature: how far class means spread is what is left of their variance after
-    the noise, half from the feature itself and half from features of its size. Only released values
-    and public counts are read.
-    """
-    counts = np.maximum(counts, 1.0)
-    overall = sums.sum(0) / counts.sum()
-    if non_negative:
-        overall = np.clip(overall, _LEAST, 1.0)
-    if len(counts) == 1:
-        alone: Floats = overall[None, :]
-        return alone
-    means = sums / counts[:, None]
-    noise = (noise_std / counts[:, None]) ** 2
-    spread = np.maximum(((means - overall) ** 2 - noise).mean(0), 0.0)
-    size = np.abs(overall)
-    typical = size * (spread.sum() / max(float(size.sum()), 1e-12))
-    spread = (spread + typical) / 2.0
-    shrunk = overall + (means - overall) * spread / (spread + noise)
-    clipped: Floats = np.clip(shrunk, 0.0, 1.0) if non_negative else shrunk
-    return clipped
+    found = shrunk_means(
+        released, counts, noise_std, non_negative=non_negative, public_means=public_means
+    )
+    return ClassMeans(means=found.means, noise_std=noise_std, left=found.variance)

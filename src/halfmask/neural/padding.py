@@ -55,11 +55,24 @@ class Padding:
         means: Floats = self.table[self.lines(labels)]
         if self.name != "class-samples":
             return means
-        filled = _draw_levels(means, self.inputs, generator)
+        scale = self._scales()[self.lines(labels)][:, None]
+        filled = _draw_levels(means / scale, self.inputs, generator)
+        # Numbers are not drawn; they are scaled with the levels beside them.
         norms = np.sqrt(np.einsum("ij,ij->i", filled, filled))
-        longest = self.inputs.private_norm
-        shortened: Floats = filled * np.minimum(1.0, longest / np.maximum(norms, longest))[:, None]
-        return shortened
+        factor = self.inputs.private_norm / np.maximum(norms, 1e-12)
+        if not self.inputs.scaled_up:
+            factor = np.minimum(1.0, factor)
+        scaled: Floats = filled * np.where(norms > 0, factor, 1.0)[:, None]
+        return scaled
+
+    def _scales(self) -> Floats:
+        """By how much the rows behind each line were scaled to the norm, as the means tell.
+
+        Rows of k ones that were scaled by s = norm/√k have a mean that sums to k·s = norm²/s.
+        """
+        total = np.maximum(self.table.sum(axis=1), 1e-12)
+        scales: Floats = self.inputs.private_norm**2 / total
+        return scales if self.inputs.scaled_up else np.minimum(1.0, scales)
 
 
 def free_padding(name: str, inputs: Inputs) -> Padding:

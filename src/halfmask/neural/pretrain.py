@@ -171,6 +171,11 @@ def as_rows(public: Floats, private: Floats) -> Tensor:
 
 def averaged(members: list[Mlp]) -> Mlp:
     """One network whose scores are the mean of the members' scores (one hidden layer each)."""
+    return summed(members, [1.0 / len(members)] * len(members))
+
+
+def summed(members: list[Mlp], weights: list[float]) -> Mlp:
+    """One network whose scores are the weighted sum of the members' (one hidden layer each)."""
     first = [member.linear[0] for member in members]
     last = [member.linear[1] for member in members]
     hidden = sum(layer.out_features for layer in first)
@@ -178,7 +183,7 @@ def averaged(members: list[Mlp]) -> Mlp:
     with torch.no_grad():
         whole.linear[0].weight.copy_(torch.cat([layer.weight for layer in first]))
         whole.linear[0].bias.copy_(torch.cat([layer.bias for layer in first]))
-        weight = torch.cat([layer.weight for layer in last], dim=1)
-        whole.linear[1].weight.copy_(weight / len(members))
-        whole.linear[1].bias.copy_(torch.stack([layer.bias for layer in last]).mean(0))
+        parts = list(zip(weights, last, strict=True))
+        whole.linear[1].weight.copy_(torch.cat([w * layer.weight for w, layer in parts], dim=1))
+        whole.linear[1].bias.copy_(torch.stack([w * layer.bias for w, layer in parts]).sum(0))
     return whole

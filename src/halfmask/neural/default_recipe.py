@@ -1,0 +1,126 @@
+"""The default recipe of `mlp` where the label is public: release, read, and correct if that pays.
+
+Class means of the private features are released once. A discriminant made of them, and networks
+trained on public rows padded by draws from them, are added up into one network: the discriminant
+holds out against noise, the networks know what is not linear. Where there are rows enough, the rest
+of the budget corrects its scores with a few private steps. Every number follows from n, epsilon,
+delta and public columns. Guarantee: docs/proofs/network.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.mechanisms.noise import public_generator
+from halfmask.mechanisms.release import Releaser
+from halfmask.mechanisms.shards import rows_in_all
+from halfmask.neural.config import MlpConfig
+from halfmask.neural.correction import correct_scores
+from halfmask.neural.discriminant import Discriminant, PublicClasses
+from halfmask.neural.network import Mlp
+from halfmask.neural.padding import Padding
+from halfmask.neural.paid import Spent, noise_of_steps, pay_for_means
+from halfmask.neural.pretrain import as_rows, pretrain, summed
+from halfmask.neural.rows import NetworkRows
+from halfmask.neural.trainer import TrainerConfig
+
+# Of the correction, whose inputs have length 3; fixed beforehand, the same for every table.
+_CLIP_NORM = 3.0
+_LEARNING_RATE = 8.3
+_STEPS = 10
+# Noise of a mean gradient above which a correction costs more than it mends.
+_QUIET = 0.0057
+_SHARE_BEFORE_CORRECTION = 0.9
+# Size of the networks' scores beside those of the discriminant.
+_NETWORKS = 0.5
+_PROBE = 4096
+
+
+def default_recipe(
+    data: NetworkRows, releaser: Releaser, epsilon: float, delta: float, config: MlpConfig
+) -> tuple[Mlp, TrainerConfig | None]:
+    """A network under (epsilon, delta), and its private steps if there were any."""
+    rows = rows_in_all(len(data.labels), releaser.shards)
+    share = config.release_share or _share(rows, releaser, epsilon, delta, config)
+    classes = PublicClasses.of(data.shown, data.labels, data.classes, releaser.shards)
+    released, spent = pay_for_means(
+        data, releaser, epsilon=epsilon, delta=delta, share=share, public=classes
+    )
+    padding = Padding(name="class-samples", table=released.means, inputs=data.inputs)
+    discriminant = Discriminant.of(
+        classes,
+        released.means,
+        private_norm=data.inputs.private_norm,
+        left=released.left,
+    ).cooled(classes, data.shown, data.labels, releaser.shards)
+    generator = public_generator(config.public_seed)
+    networks = pretrain(
+        data.public, padding, data.classes, config.pretrain, generator, shards=releaser.shards
+    )
+    network = _together(discriminant.network(), networks, classes, padding)
+    if share == 1.0:
+        return network, None
+    trainer = _steps(rows, releaser, epsilon, delta, config, spent)
+
+    def padded(some: slice) -> torch.Tensor:
+        return as_rows(data.shown[some], padding.fill(data.labels[some], generator))
+
+    labels = torch.from_numpy(data.labels)
+    return correct_scores(network, data.real, padded, labels, trainer, releaser), trainer
+
+
+def _share(rows: int, releaser: Releaser, epsilon: float, delta: float, config: MlpConfig) -> float:
+    """The whole budget for the release, unless a small part of it makes quiet corrections."""
+    steps, clip_norm = config.steps or _STEPS, config.clip_norm or _CLIP_NORM
+    moved = (2.0 if releaser.relation == "replace" else 1.0) * clip_norm
+    mu = math.sqrt(1.0 - _SHARE_BEFORE_CORRECTION) * gaussian_mu(epsilon, delta)
+    quiet = moved * math.sqrt(steps) / mu / rows <= _QUIET
+    return _SHARE_BEFORE_CORRECTION if quiet else 1.0
+
+
+def _together(first: Mlp, second: Mlp, classes: PublicClasses, padding: Padding) -> Mlp:
+    """Both networks' scores added, the second scaled to its share of the first's size.
+
+    Sizes are those on drawn rows around the public means, the same rows on all machines.
+    """
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, len(classes.means), _PROBE)
+    drawn = padding.fill(labels, generator)
+    shown = classes.means[labels]
+    with torch.no_grad():
+        sizes = [
+            float((scores - scores.mean(1, keepdim=True)).square().mean().sqrt())
+            for scores in (network(as_rows(shown, drawn)) for network in (first, second))
+        ]
+    weight = _NETWORKS * sizes[0] / max(sizes[1], 1e-12)
+    return summed([first, second], [1.0 / (1.0 + _NETWORKS), weight / (1.0 + _NETWORKS)])
+
+
+def _steps(
+    rows: int,
+    releaser: Releaser,
+    epsilon: float,
+    delta: float,
+    config: MlpConfig,
+    spent: Spent,
+) -> TrainerConfig:
+    steps, clip_norm = config.steps or _STEPS, config.clip_norm or _CLIP_NORM
+    noise = noise_of_steps(
+        releaser, epsilon=epsilon, delta=delta, rate=1.0, steps=steps, spent=spent
+    )
+    # Less where the noise of a mean gradient would drown what it corrects.
+    quiet = min(1.0, _QUIET / (noise * clip_norm / rows))
+    return TrainerConfig(
+        steps=steps,
+        rate=1.0,
+        clip_norm=clip_norm,
+        noise_multiplier=noise,
+        learning_rate=config.learning_rate or _LEARNING_RATE * quiet**1.5,
+        momentum=config.momentum or 0.0,
+        aggregate="tail",
+        public_seed=config.public_seed,
+    )

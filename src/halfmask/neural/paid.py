@@ -1,0 +1,62 @@
+"""The one release of a run: class means of the private features, and what it cost."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from halfmask.accounting.calibrate import noise_multiplier, round_down
+from halfmask.accounting.events import GaussianEvent
+from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.mechanisms.release import Releaser
+from halfmask.neural.class_means import ClassMeans, release_class_means, sum_sensitivity
+from halfmask.neural.discriminant import PublicClasses
+from halfmask.neural.rows import NetworkRows
+
+Spent = tuple[GaussianEvent, ...]
+
+# A hair below the budget, so that rounding in the closed form cannot end above it.
+_BELOW = 1.0 - 1e-12
+
+
+def pay_for_means(
+    data: NetworkRows,
+    releaser: Releaser,
+    *,
+    epsilon: float,
+    delta: float,
+    share: float,
+    public: PublicClasses | None = None,
+) -> tuple[ClassMeans, Spent]:
+    """Means by class for `share` of the budget's μ²; without `public` those of all rows."""
+    norm, non_negative = data.inputs.private_norm, data.inputs.non_negative
+    released = release_class_means(
+        data.private,
+        np.zeros_like(data.labels) if public is None else data.labels,
+        1 if public is None else data.classes,
+        norm=norm,
+        non_negative=non_negative,
+        mu=_BELOW * math.sqrt(share) * gaussian_mu(round_down(epsilon), delta),
+        releaser=releaser,
+        public_means=None if public is None else public.means,
+    )
+    moved = sum_sensitivity(norm, non_negative=non_negative)
+    event = GaussianEvent(
+        replace=moved.replace / released.noise_std, withhold=moved.withhold / released.noise_std
+    )
+    return released, (event,)
+
+
+def noise_of_steps(
+    releaser: Releaser, *, epsilon: float, delta: float, rate: float, steps: int, spent: Spent
+) -> float:
+    """The noise multiplier of steps that may use what is left of the budget."""
+    return noise_multiplier(
+        epsilon=epsilon,
+        delta=delta,
+        rate=rate,
+        steps=steps,
+        relation=releaser.relation,
+        spent=spent,
+    )
