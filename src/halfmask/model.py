@@ -20,6 +20,7 @@ from scipy.special import expit, softmax
 from halfmask.errors import DataError, InputError
 from halfmask.methods.fitted import LinearFit
 from halfmask.statement import Statement
+from halfmask.stored_options import options_from_json, options_to_json
 from halfmask.table import Encoder, Table, Task
 
 Floats = NDArray[np.float64]
@@ -30,7 +31,10 @@ _KINDS = {"linear": "halfmask.model:LinearModel", "mlp": "halfmask.neural.model:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Model(ABC):
-    """A fitted model. `encoder` is None where it was fitted on bare arrays."""
+    """A fitted model. `encoder` is None where it was fitted on bare arrays.
+
+    `options` are those of the method it was trained with; None where a file cannot hold them.
+    """
 
     kind: ClassVar[str]
 
@@ -43,6 +47,7 @@ class Model(ABC):
     reason: str
     privacy: Statement
     details: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] | None = field(default_factory=dict)
 
     @abstractmethod
     def scores(self, table: Table) -> Floats:
@@ -104,6 +109,7 @@ class Model(ABC):
             "method": self.method,
             "reason": self.reason,
             "details": dict(self.details),
+            "options": None if self.options is None else options_to_json(self.options),
             "encoder": None if self.encoder is None else self.encoder.to_json(),
             "privacy": self.privacy.to_json(),
         }
@@ -131,6 +137,7 @@ class Model(ABC):
         module, name = _KINDS[description["kind"]].split(":")
         kind: type[Model] = getattr(import_module(module), name)
         encoder, classes = description["encoder"], description["classes"]
+        options = description["options"]
         bounds = description["label_bounds"]
         return kind.from_arrays(
             arrays,
@@ -143,6 +150,7 @@ class Model(ABC):
             reason=description["reason"],
             privacy=Statement.from_json(description["privacy"]),
             details=description["details"],
+            options=None if options is None else options_from_json(options),
         )
 
 

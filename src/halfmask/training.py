@@ -90,6 +90,7 @@ def train(
         "row_norm": row_norm,
         "method": choice.method,
         "reason": choice.reason,
+        "options": dict(options or {}),
     }
     if choice.method == "mlp":
         from halfmask.neural.model import fit_neural_model
@@ -99,7 +100,6 @@ def train(
             releaser,
             epsilon=epsilon,
             delta=delta,
-            options=dict(options or {}),
             state=lambda: state(table, releaser, delta=delta),
             **common,
         )

@@ -135,6 +135,111 @@ def test_a_model_is_audited_and_the_result_kept_for_the_report(folder):
     assert _audits(folder / "model" / "audit.json")[0].mechanism == "gd"
 
 
+@pytest.fixture(scope="module")
+def network(folder):
+    """A network on a public label, trained with options of its own."""
+    from halfmask.neural.pretrain import PretrainConfig
+
+    schema = Schema(
+        label=Label("ill", "public", classes=("no", "yes")),
+        columns=(Column("dose", "private", "category", categories=("none", "some", "much")),),
+    )
+    frame = csv.read_csv(folder / "rows.csv")
+    encoder = Encoder.fit(schema, frame)
+    model = train(
+        encoder.encode(frame),
+        epsilon=1.0,
+        delta=1e-5,
+        relation="replace",
+        method="mlp",
+        noise=noise_source(),
+        encoder=encoder,
+        options={"pretrain": PretrainConfig(hidden=5, networks=1, epochs=2)},
+    )
+    model.save(folder / "network")
+    return folder
+
+
+def test_a_network_is_trained_again_with_its_own_options(network, monkeypatch):
+    from halfmask import training
+
+    seen = []
+
+    def watched(*args, **kwargs):
+        seen.append(kwargs)
+        return train(*args, **kwargs)
+
+    monkeypatch.setattr(training, "train", watched)
+    result = run(network / "network", "--data", network / "rows.csv", "--canaries", 60, "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == (4 if found["refuted"] else 0)
+    assert found["mechanism"] == "mlp"
+    assert "one more training of mlp" in found["audited"]
+    assert seen[0]["method"] == "mlp"
+    assert seen[0]["options"]["pretrain"].hidden == 5
+
+
+def test_the_report_shows_the_audit_of_a_network(network, tmp_path):
+    run(network / "network", "--data", network / "rows.csv", "--canaries", 60)
+    out = tmp_path / "report.html"
+    written = CliRunner().invoke(main, ["report", str(network / "network"), "--out", str(out)])
+    assert written.exit_code == 0, written.output
+    page = out.read_text(encoding="utf-8")
+    assert "Attack shows at least" in page
+    assert "refuted" in page
+
+
+def test_a_model_that_leaks_exits_4_and_the_report_says_so(folder, tmp_path, monkeypatch):
+    """The noise of the second training is all but gone: the model follows every canary."""
+    exact = release.add_gaussian
+    monkeypatch.setattr(
+        release, "add_gaussian", lambda v, std, source: exact(v, 1e-6 * std, source)
+    )
+    wide = _wide_rows(tmp_path)
+    result = run(tmp_path / "model", "--data", wide, "--canaries", 100, "--confidence", 0.999)
+    assert result.exit_code == 4, result.output
+    assert "REFUTED" in result.output
+    out = tmp_path / "report.html"
+    CliRunner().invoke(main, ["report", str(tmp_path / "model"), "--out", str(out)])
+    assert "An audit has refuted a claim of this model" in out.read_text(encoding="utf-8")
+
+
+def _wide_rows(folder):
+    """Few rows with many private columns, and a model of them: a fit without noise knows each."""
+    generator = np.random.default_rng(4)
+    names = [f"c{place}" for place in range(60)]
+    frame = pa.table(
+        {name: generator.choice(["a", "b"], 200) for name in names}
+        | {"ill": generator.choice(["no", "yes"], 200)}
+    )
+    schema = Schema(
+        label=Label("ill", "private", classes=("no", "yes")),
+        columns=tuple(Column(n, "private", "category", categories=("a", "b")) for n in names),
+    )
+    encoder = Encoder.fit(schema, frame)
+    train(
+        encoder.encode(frame),
+        epsilon=1.0,
+        delta=1e-5,
+        relation="replace",
+        method="gd",
+        noise=noise_source(),
+        encoder=encoder,
+    ).save(folder / "model")
+    csv.write_csv(frame, folder / "wide.csv")
+    return folder / "wide.csv"
+
+
+def test_a_model_with_a_function_among_its_options_says_what_to_do(folder):
+    description = json.loads((folder / "model" / "model.json").read_text(encoding="utf-8"))
+    (folder / "odd").mkdir()
+    (folder / "odd" / "model.npz").write_bytes((folder / "model" / "model.npz").read_bytes())
+    (folder / "odd" / "model.json").write_text(json.dumps(description | {"options": None}))
+    result = run(folder / "odd", "--data", folder / "rows.csv")
+    assert result.exit_code == 2
+    assert "a file cannot hold" in result.output
+
+
 def test_a_model_without_rows_asks_for_them(folder):
     result = run(folder / "model")
     assert result.exit_code == 2

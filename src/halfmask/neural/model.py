@@ -87,5 +87,6 @@ def fit_neural_model(
         biases=tuple(layer.bias.detach().numpy().copy() for layer in layers),
         privacy=state(),
         details=fit.details,
+        options=options,
         **common,
     )
