@@ -21,7 +21,6 @@ from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.errors import InputError
 from halfmask.losses import Loss, clip_slopes, default_loss, in_ball, loss_named
 from halfmask.mechanisms.release import Releaser
-from halfmask.mechanisms.shards import rows_in_all
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.gd_sensitivity import (
     BlockMoves,
@@ -37,8 +36,6 @@ Aggregate = Literal["last", "average", "tail"]
 
 # Relative reserve for the rounding of calibrated noise, far below anything a user can see.
 _ROUNDING = 1e-9
-# A score that noise moves by more than this (log odds) is better fitted in parts.
-_NOISY = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,16 +118,10 @@ def fit_gd(
     """Fit under (epsilon, delta). Guarantee: docs/proofs/gd.md.
 
     With a private label and some public features, `public_start` fits those by one release first
-    and descends on the private ones from there, where noise is what limits a joint descent
-    (default loss and no penalty only).
+    and descends on all features from there (default loss and no penalty only).
     """
     plain, shards = loss is None and penalty is None, releaser.shards
-    everywhere = rows_in_all(table.n, shards)
-    if (
-        public_start
-        and plain
-        and starts_from_public(table, gaussian_mu(epsilon, delta), everywhere)
-    ):
+    if public_start and plain and starts_from_public(table):
         from halfmask.methods.public_start import fit_from_public_start
 
         return fit_from_public_start(
@@ -157,15 +148,9 @@ def fit_gd(
     return LinearFit(coef=coef, intercept=intercept, details=descent.details)
 
 
-def starts_from_public(table: Table, mu: float, rows: int) -> bool:
-    """Whether to fit public features ahead of private ones, from public facts alone.
-
-    The label must be private, and noise the limit: a descent to the end would move the score of a
-    unit row by about 4d/(μn), the gradient's noise over a curvature of 1/(4d).
-    """
-    public, private = table.public.shape[1], table.private.shape[1]
-    wander = 4 * (public + private) / (mu * rows)
-    return bool(table.label_private and public and private and wander > _NOISY)
+def starts_from_public(table: Table) -> bool:
+    """Whether to fit public features ahead of the descent: from roles alone."""
+    return bool(table.label_private and table.public.shape[1] and table.private.shape[1])
 
 
 class Descent:

@@ -30,17 +30,21 @@ _FLOOR = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class RowBounds:
-    """What is known beforehand of a row: norms of its parts, signs, and rows per unit."""
+    """What is known beforehand of a row: norms of its parts, signs, and rows per unit.
+
+    `limit` bounds the norm of the whole row where that is known to be less than its parts allow.
+    """
 
     public: float
     private: float
     non_negative: bool
     rows_per_unit: int = 1
+    limit: float = math.inf
 
     @property
     def whole(self) -> float:
         """The norm of the whole row."""
-        return math.hypot(self.public, self.private)
+        return min(math.hypot(self.public, self.private), self.limit)
 
     @property
     def apart(self) -> float:

@@ -29,6 +29,8 @@ _CONSTANT = 0.25
 _LONG = 0.6
 # Up to this private share of a row's squared norm, public features are preconditioned.
 _MOSTLY_PUBLIC = 0.25
+# What is left of public features' lengths where descent only corrects what is known of them.
+_STARTED = 0.15
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,10 +96,16 @@ class UnitRows:
         return folded
 
 
-def unit_rows(table: Table, *, precondition: float, shards: Shards = ALONE) -> UnitRows:
-    """The rows of `table`; what is read of private values is nothing but the rows themselves."""
+def unit_rows(
+    table: Table, *, precondition: float, shards: Shards = ALONE, started: bool = False
+) -> UnitRows:
+    """The rows of `table`; what is read of private values is nothing but the rows themselves.
+
+    With `started`, a model of the public features is known already: they are kept short, for
+    corrections only, and a row is weighed down by its whole length instead of its public part's.
+    """
     private_norm = table.private_norm if table.private.shape[1] else 0.0
-    public = _public_block(table, private_norm, precondition, shards)
+    public = _public_block(table, private_norm, precondition, shards, started)
     non_negative = _non_negative(table)
     private = _bounded(table.private, private_norm, non_negative)
     squared = public.norm**2 + private_norm**2
@@ -110,6 +118,11 @@ def unit_rows(table: Table, *, precondition: float, shards: Shards = ALONE) -> U
     if np.count_nonzero(whole) < _SPARSE * whole.size:
         matrix = sparse.csr_array(whole)
     private_size = private.shape[1]
+    lengths, limit = public.norms, public.norm
+    if started:
+        lengths, limit = np.hypot(public.norms, np.hypot(private_norm, constant)), length
+    weights = np.ones_like(lengths)
+    np.divide(limit, lengths, out=weights, where=lengths > limit)
     return UnitRows(
         matrix=matrix,
         centre=np.concatenate(
@@ -118,10 +131,11 @@ def unit_rows(table: Table, *, precondition: float, shards: Shards = ALONE) -> U
         scale=np.concatenate([public.scale, np.ones(private_size)]) / length,
         constant=constant / length,
         public_size=table.public.shape[1],
-        row_weights=public.row_weights,
+        row_weights=weights,
         bounds=RowBounds(
-            public=float(np.hypot(public.norm, constant)) / length,
+            public=float(np.hypot(public.longest if started else public.norm, constant)) / length,
             private=private_norm / length,
+            limit=1.0,
             non_negative=non_negative,
             rows_per_unit=table.max_rows,
         ),
@@ -131,21 +145,24 @@ def unit_rows(table: Table, *, precondition: float, shards: Shards = ALONE) -> U
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Public:
-    """(public − centre) · scale, whose rows times `row_weights` have norm at most `norm`."""
+    """(public − centre) · scale: the norms of its rows, the longest, and what counts as long."""
 
     centre: Floats
     scale: Floats
-    row_weights: Floats
+    norms: Floats
+    longest: float
     norm: float
 
 
-def _public_block(table: Table, private_norm: float, power: float, shards: Shards) -> _Public:
+def _public_block(
+    table: Table, private_norm: float, power: float, shards: Shards, started: bool
+) -> _Public:
     """Centred and scaled by public values: a centred level is short where it is common."""
     block = table.public
     n, width = block.shape
     if width == 0 or n == 0:
         empty = np.zeros(width)
-        return _Public(centre=empty, scale=empty + 1, row_weights=np.ones(n), norm=0.0)
+        return _Public(centre=empty, scale=empty + 1, norms=np.zeros(n), longest=0.0, norm=0.0)
     everywhere = rows_in_all(n, shards)
     centre = shards.sum(block.sum(axis=0)) / everywhere
     squares = shards.sum(np.einsum("ij,ij->j", block, block))
@@ -153,19 +170,21 @@ def _public_block(table: Table, private_norm: float, power: float, shards: Shard
     total = float(mean_square.sum())
     scale = np.ones(width)
     mostly_public = private_norm**2 <= _MOSTLY_PUBLIC * (table.public_norm**2 + private_norm**2)
-    if total > 0 and (mostly_public or table.schema is None):
+    if total > 0 and (mostly_public or started or table.schema is None):
         # A feature that hardly varies says nothing that survives any noise.
         scale = np.maximum(mean_square, 1e-3 * float(mean_square.max())) ** -power
         scale *= np.sqrt(total / float(mean_square @ scale**2))
     if table.schema is None and total > 0:
         # A feature of a function f has any size; bring it to that of the private row.
         scale *= max(private_norm, 1.0) / np.sqrt(total)
+    if started:
+        scale *= _STARTED
     squares = np.einsum("ij,ij,j->i", block, block, scale**2)
     squares += float(centre**2 @ scale**2) - 2 * (block @ (centre * scale**2))
     norms = np.sqrt(np.maximum(squares, 0.0))
-    long = float(np.quantile(shards.gather(norms), _LONG))
-    weights = np.minimum(1.0, long / np.maximum(norms, np.finfo(float).tiny))
-    return _Public(centre=centre, scale=scale, row_weights=weights, norm=long)
+    everyone = shards.gather(norms)
+    long, longest = float(np.quantile(everyone, _LONG)), float(everyone.max())
+    return _Public(centre=centre, scale=scale, norms=norms, longest=longest, norm=long)
 
 
 def _bounded(private: Floats, norm: float, non_negative: bool) -> Floats:
