@@ -143,10 +143,10 @@ class Inputs:
 
 def _from_bound(block: Floats, kept: NDArray[np.int64], half: NDArray[np.bool_]) -> Floats:
     """The kept features of a block, those marked counted from their lower bound."""
-    values: Floats = block[:, kept].copy()
-    missing = np.minimum(kept + 1, block.shape[1] - 1)
-    moved = (values + 1.0 - block[:, missing]) / 2.0
-    values[:, half] = moved[:, half]
+    values: Floats = np.take(block, kept, axis=1)
+    if half.any():
+        missing = np.take(block, kept[half] + 1, axis=1)
+        values[:, half] = (values[:, half] + 1.0 - missing) / 2.0
     return values
 
 

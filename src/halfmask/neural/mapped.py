@@ -27,12 +27,13 @@ from halfmask.frames import check_columns
 from halfmask.mechanisms.shards import ALONE, Shards
 from halfmask.neural.inputs import Inputs
 from halfmask.neural.public_facts import PublicFacts
-from halfmask.neural.rows import NetworkRows, Singles
+from halfmask.neural.rows import NetworkRows, Singles, blocks
 from halfmask.schema import Schema
 from halfmask.table import Encoder, Table
 
-# Encoded numbers in flight: 128 MiB in double precision.
-_IN_FLIGHT = 1 << 24
+# Encoded numbers in flight (64 MiB in double precision), and rows that stay in the cache.
+_IN_FLIGHT = 1 << 23
+_IN_CACHE = 256
 _ROW = re.compile(r"(?<=', row )\d+")
 
 
@@ -138,8 +139,16 @@ def _decode(
             table = encoder.encode(frame)
         at = slice(start - rows.start, start - rows.start + table.n)
         assert table.label is not None
-        values[at], label[at] = inputs.rows(table), table.label
+        label[at] = table.label
+        for some in blocks(table.n, _IN_CACHE):
+            values[at][some] = inputs.rows(_part(table, some))
     return label
+
+
+def _part(table: Table, some: slice) -> Table:
+    return replace(
+        table, public=table.public[some], private=table.private[some], rows=table.rows[some]
+    )
 
 
 def _without_blocks(first: Table, label: np.ndarray) -> Table:
