@@ -52,12 +52,12 @@ class Padding:
         """Private columns for rows of these (public) labels, of norm at most `private_norm`."""
         if self.name == "gaussian":
             return generator.standard_normal((len(labels), self.table.shape[1]))
-        means: Floats = self.table[self.lines(labels)]
         if self.name != "class-samples":
+            means: Floats = self.table[self.lines(labels)]
             return means
-        scale = self._scales()[self.lines(labels)][:, None]
-        filled = _draw_levels(means / scale, self.inputs, generator)
         # Numbers are not drawn; they are scaled with the levels beside them.
+        chances = self.table / self._scales()[:, None]
+        filled = _draw_levels(chances, self.lines(labels), self.inputs, generator)
         norms = np.sqrt(np.einsum("ij,ij->i", filled, filled))
         factor = self.inputs.private_norm / np.maximum(norms, 1e-12)
         if not self.inputs.scaled_up:
@@ -87,14 +87,20 @@ def free_padding(name: str, inputs: Inputs) -> Padding:
     return Padding(name=name, table=table, inputs=inputs)  # type: ignore[arg-type]
 
 
-def _draw_levels(means: Floats, inputs: Inputs, generator: np.random.Generator) -> Floats:
-    """One level per category, with the means as chances (the first level has what is left)."""
+def _draw_levels(
+    chances: Floats, lines: Codes, inputs: Inputs, generator: np.random.Generator
+) -> Floats:
+    """One level per category, by the chances of a row's line (the first level has what is left)."""
     # Along the features of a column, a level is drawn where the cumulated chance passes a uniform.
-    cumulated = np.cumsum(means, axis=1)
+    cumulated = np.cumsum(chances, axis=1)
     starts = np.flatnonzero(np.diff(inputs.group, prepend=-1))
     before = np.where(starts > 0, cumulated[:, starts - 1], 0.0)[:, inputs.group]
-    within = cumulated - before
-    uniforms = generator.random((len(means), len(starts)))[:, inputs.group]
-    hit = (uniforms < within) & (uniforms >= within - means)
-    drawn: Floats = np.where(inputs.sampled, hit.astype(np.float64), means)
+    upper = (cumulated - before).astype(np.float32)
+    lower = upper - chances.astype(np.float32)
+    uniforms = generator.random((len(lines), len(starts)), dtype=np.float32)
+    if len(starts) < len(inputs.group):
+        uniforms = uniforms[:, inputs.group]
+    drawn = ((uniforms < upper[lines]) & (uniforms >= lower[lines])).astype(np.float64)
+    if not inputs.sampled.all():
+        drawn[:, ~inputs.sampled] = chances[:, ~inputs.sampled][lines]
     return drawn

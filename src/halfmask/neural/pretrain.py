@@ -36,7 +36,7 @@ class PretrainConfig:
     """
 
     hidden: int = 300
-    networks: int = 4
+    networks: int = 2
     epochs: int = 12
     batch: int = 128
     learning_rate: float = 1e-3

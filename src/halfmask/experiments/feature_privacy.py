@@ -1,0 +1,277 @@
+"""Accuracy against epsilon where some columns and the label are public: Figure 1 of the paper.
+
+Four curves: a network without privacy, DP-SGD, Algorithm 1 as the paper has it (Gaussian padding,
+clip norm 0.01, rate 1/16, momentum 0.9), and what `auto` chooses. The two baselines are tuned for
+each epsilon by a climb over their settings, on rows held out from the training rows; a climb ends
+where no neighbour on any axis does better, so that the best setting never lies on the edge of a
+grid. `auto` is not tuned. All of them read the same inputs, and none is scored on a test row before
+its settings are fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from halfmask.experiments.results import Progress, result_row, silent
+from halfmask.mechanisms.noise import noise_source
+from halfmask.schema import Column, Schema
+from halfmask.table import Encoder, Table
+from halfmask.training import train
+
+Part = Literal["held-out", "test"]
+Settings = dict[str, float | int]
+Tables = Callable[[int, Part], tuple[Table, Table]]
+
+EPSILONS = (8.0, 4.0, 2.0, 1.0)
+DELTA = 1e-5
+NAMES = {
+    "auto": "default (auto)",
+    "dp-sgd": "DP-SGD, tuned",
+    "sgd": "Algorithm 1, Gaussian padding, tuned",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """Options of `mlp` that stay, the setting a climb starts from, and the least step of an axis.
+
+    Along an axis a value is doubled or halved.
+    """
+
+    method: str
+    fixed: dict[str, Any]
+    start: Settings
+    longest: Settings = field(default_factory=dict)
+
+
+DP_SGD = Baseline(
+    method="dp-sgd",
+    fixed={"recipe": "dp-sgd"},
+    start={"learning_rate": 0.25, "steps": 160, "rate": 0.5, "clip_norm": 1.0},
+    longest={"rate": 1.0, "steps": 1280},
+)
+ALGORITHM_1 = Baseline(
+    method="sgd",
+    fixed={"recipe": "algorithm-1", "padding": "gaussian", "clip_norm": 0.01, "rate": 1 / 16},
+    start={"alpha": 100.0, "learning_rate": 0.1, "steps": 160},
+    longest={"steps": 1280},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One experiment: `tables(seed, part)` gives rows to fit and rows to score.
+
+    With the part "held-out" both are training rows; with "test" they are all training rows and the
+    test rows. The seed draws the public columns.
+    """
+
+    name: str
+    title: str
+    data: str
+    setting: str
+    tables: Tables
+    baselines: tuple[Baseline, ...] = (DP_SGD, ALGORITHM_1)
+    epsilons: tuple[float, ...] = EPSILONS
+    draws: int = 5
+    auto_options: dict[str, Any] = field(default_factory=dict)
+
+
+def accuracy(
+    fit: Table, scored: Table, *, epsilon: float, seed: int, method: str, options: dict[str, Any]
+) -> tuple[float, str]:
+    """Share of rows classified rightly under seeded noise, and the method that was chosen."""
+    model = train(
+        fit,
+        epsilon=epsilon,
+        delta=DELTA,
+        relation="replace",
+        method=method,
+        noise=noise_source(seed),
+        options=options,
+    )
+    return float(np.mean(model.predict(scored) == scored.label)), model.method
+
+
+def climb(
+    score: Callable[[Settings], float], start: Settings, longest: Settings
+) -> tuple[Settings, list[dict[str, Any]]]:
+    """The best setting found by doubling or halving one axis at a time, and all that was tried."""
+    tried: dict[tuple[float | int, ...], float] = {}
+
+    def found(setting: Settings) -> float:
+        key = tuple(setting.values())
+        if key not in tried:
+            tried[key] = score(setting)
+        return tried[key]
+
+    best, moved = start, True
+    while moved:
+        moved = False
+        for axis in start:
+            for factor in (2, 0.5):
+                while True:
+                    value = best[axis] * factor
+                    kept = int(value) if isinstance(start[axis], int) else value
+                    beyond = kept > longest.get(axis, np.inf) or kept <= 0
+                    if beyond or found({**best, axis: kept}) <= found(best):
+                        break
+                    best, moved = {**best, axis: kept}, True
+    names = list(start)
+    listed = [{**dict(zip(names, key, strict=True)), "held_out": s} for key, s in tried.items()]
+    return best, listed
+
+
+def run_figure(
+    figure: Figure, out: Path | None, progress: Progress | None, *, seed: int
+) -> dict[str, Any]:
+    """All curves; every draw has other public columns and other noise."""
+    tell = progress or silent
+    tuned, grids = _tuned(figure, seed, lambda part, text: tell(0.5 * part, text))
+    seeds = [10_000 + 100 * seed + draw for draw in range(figure.draws)]
+    reached: dict[tuple[str, float | None], list[float]] = {}
+    chosen: set[str] = set()
+    for place, number in enumerate(seeds):
+        tell(0.5 + 0.5 * place / len(seeds), f"draw {place + 1} of {len(seeds)}")
+        fit, test = figure.tables(number, "test")
+        reached.setdefault(("non-private", None), []).append(without_privacy(fit, test, number))
+        for epsilon in figure.epsilons:
+            options = {"public_seed": number, **figure.auto_options}
+            found, method = accuracy(
+                fit, test, epsilon=epsilon, seed=number, method="auto", options=options
+            )
+            chosen.add(method)
+            reached.setdefault(("auto", epsilon), []).append(found)
+            for baseline in figure.baselines:
+                options = {"public_seed": number, **baseline.fixed}
+                options |= tuned[baseline.method][f"{epsilon:g}"]
+                found, _ = accuracy(
+                    fit, test, epsilon=epsilon, seed=number, method="mlp", options=options
+                )
+                reached.setdefault((baseline.method, epsilon), []).append(found)
+    results = [
+        result_row(
+            method,
+            "accuracy",
+            values,
+            epsilon=epsilon,
+            delta=None if epsilon is None else DELTA,
+            relation=None if epsilon is None else "replace",
+        )
+        for (method, epsilon), values in reached.items()
+    ]
+    return {
+        "name": figure.name,
+        "data": figure.data,
+        "seeded": True,
+        "setting": figure.setting,
+        "chosen": sorted(chosen),
+        "test_rows": test.n,
+        "fixed": {baseline.method: baseline.fixed for baseline in figure.baselines},
+        "tuned": tuned,
+        "tried": grids,
+        "results": results,
+        "figure": None if out is None else draw(figure, results, out / f"{figure.name}.png"),
+    }
+
+
+def _tuned(
+    figure: Figure, seed: int, tell: Progress
+) -> tuple[dict[str, dict[str, Settings]], dict[str, dict[str, list[dict[str, Any]]]]]:
+    """The best settings of each baseline on rows held out from one draw's training rows."""
+    number = 20_000 + 100 * seed
+    fit, held = figure.tables(number, "held-out")
+    tuned: dict[str, dict[str, Settings]] = {}
+    grids: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for place, baseline in enumerate(figure.baselines):
+        start = baseline.start
+        tuned[baseline.method], grids[baseline.method] = {}, {}
+        for step, epsilon in enumerate(figure.epsilons):
+            part = (place + step / len(figure.epsilons)) / len(figure.baselines)
+            tell(part, f"tuning {baseline.method}, epsilon {epsilon:g}")
+
+            def score(
+                setting: Settings, epsilon: float = epsilon, baseline: Baseline = baseline
+            ) -> float:
+                options = {"public_seed": number, **baseline.fixed, **setting}
+                return accuracy(
+                    fit, held, epsilon=epsilon, seed=number, method="mlp", options=options
+                )[0]
+
+            # The best of one epsilon is a good start for the next.
+            start, tried = climb(score, start, baseline.longest)
+            tuned[baseline.method][f"{epsilon:g}"] = start
+            grids[baseline.method][f"{epsilon:g}"] = tried
+    return tuned, grids
+
+
+def without_privacy(fit: Table, test: Table, seed: int) -> float:
+    """The same network trained by Adam on the true rows: no guarantee at all."""
+    from halfmask.neural.inputs import Inputs
+    from halfmask.neural.ordinary import ordinary_network, predicted
+
+    inputs = Inputs.of(fit)
+    assert fit.label is not None
+    assert fit.classes is not None
+    network = ordinary_network(inputs.rows(fit), fit.label, len(fit.classes), seed=seed)
+    return float(np.mean(predicted(network, inputs.rows(test)) == test.label))
+
+
+def public_columns(columns: int, public: int, seed: int) -> set[int]:
+    """Which columns a seed makes public."""
+    return set(np.random.default_rng(seed).choice(columns, public, replace=False).tolist())
+
+
+def encoded(
+    rows: np.ndarray, labels: np.ndarray, schema: Schema, fit: np.ndarray, scored: np.ndarray
+) -> tuple[Table, Table]:
+    """Tables of the chosen rows; the last declared name is that of the label."""
+
+    def frame(chosen: np.ndarray) -> pa.Table:
+        named = zip(schema.columns, rows[chosen].T, strict=True)
+        columns = {column.name: np.ascontiguousarray(values) for column, values in named}
+        return pa.table({**columns, schema.label.name: labels[chosen]})
+
+    first = frame(fit)
+    encoder = Encoder.fit(schema, first)
+    return encoder.encode(first), encoder.encode(frame(scored))
+
+
+def zero_or_one(index: int, public: set[int]) -> Column:
+    """A column of absent/present values."""
+    role: Literal["public", "private"] = "public" if index in public else "private"
+    return Column(name=f"x{index}", role=role, kind="category", categories=("0", "1"))
+
+
+def draw(figure: Figure, results: list[dict[str, Any]], path: Path) -> str | None:
+    """Accuracy against epsilon; None where matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure as Canvas
+    except ModuleNotFoundError:
+        return None
+    canvas = Canvas(figsize=(5.5, 4.0), layout="constrained")
+    axes = canvas.add_subplot()
+    for method, name in NAMES.items():
+        rows = sorted(
+            (row["epsilon"], row["mean"], row["std"]) for row in results if row["method"] == method
+        )
+        if rows:
+            epsilon, mean, std = zip(*rows, strict=True)
+            axes.errorbar(epsilon, mean, yerr=std, marker="o", capsize=3, label=name)
+    for row in results:
+        if row["method"] == "non-private":
+            axes.axhline(row["mean"], color="grey", linestyle="--", label="without privacy")
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel(f"epsilon (replace, delta = {DELTA:g})")
+    axes.set_ylabel("test accuracy")
+    stand_in = "" if figure.data == "real" else f"\n{figure.data}"
+    axes.set_title(f"{figure.title}{stand_in}", fontsize=10)
+    axes.legend(fontsize=8)
+    canvas.savefig(path, dpi=150)
+    return str(path)
