@@ -196,7 +196,7 @@ def test_a_model_that_leaks_exits_4_and_the_report_says_so(folder, tmp_path, mon
         release, "add_gaussian", lambda v, std, source: exact(v, 1e-6 * std, source)
     )
     wide = _wide_rows(tmp_path)
-    result = run(tmp_path / "model", "--data", wide, "--canaries", 100, "--confidence", 0.999)
+    result = run(tmp_path / "model", "--data", wide, "--canaries", 100)
     assert result.exit_code == 4, result.output
     assert "REFUTED" in result.output
     out = tmp_path / "report.html"
@@ -207,7 +207,7 @@ def test_a_model_that_leaks_exits_4_and_the_report_says_so(folder, tmp_path, mon
 def _wide_rows(folder):
     """Few rows with many private columns, and a model of them: a fit without noise knows each."""
     generator = np.random.default_rng(4)
-    names = [f"c{place}" for place in range(60)]
+    names = [f"c{place}" for place in range(240)]
     frame = pa.table(
         {name: generator.choice(["a", "b"], 200) for name in names}
         | {"ill": generator.choice(["no", "yes"], 200)}
