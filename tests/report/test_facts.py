@@ -56,6 +56,7 @@ def test_the_learning_curve_is_drawn_where_a_method_left_one(
         facts = gather(folder)
         assert facts.learning == ((1, 0.7), (2, 0.6), (3, 0.5))
         assert "the public loss, step by step" in page(facts)
+        assert "mean loss of the public part" in page(facts)
     assert "no learning curve" in page(gather(trained.folder))
 
 

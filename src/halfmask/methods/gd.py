@@ -28,6 +28,7 @@ from halfmask.methods.gd_sensitivity import (
     spectral_norm,
     whole_gradient,
 )
+from halfmask.methods.public_curve import PublicCurve
 from halfmask.methods.unit_rows import UnitRows, unit_rows
 from halfmask.table import Table
 
@@ -142,10 +143,14 @@ def fit_gd(
         rows, targets, chosen, config, table.label_private, releaser, mu, extra_smoothness=extra
     )
     public = table.public if penalty is None else shards.gather(table.public)
-    theta = descent.run(None if penalty is None else _by_theta(public, rows, penalty))
+    curve = None
+    if table.public.shape[1] and not table.label_private:
+        curve = PublicCurve.of(table.public, targets, chosen, steps=descent.plan.steps)
+    theta = descent.run(None if penalty is None else _by_theta(public, rows, penalty), curve)
     coef, intercept = rows.unfold(theta)
     coef, intercept = _in_label_units(table, chosen, coef, intercept)
-    return LinearFit(coef=coef, intercept=intercept, details=descent.details)
+    details = descent.details | ({} if curve is None else curve.details())
+    return LinearFit(coef=coef, intercept=intercept, details=details)
 
 
 def starts_from_public(table: Table) -> bool:
@@ -238,7 +243,9 @@ class Descent:
         released: Floats = self._series.release(value) / factors
         return released / rows.n
 
-    def run(self, penalty: Callable[[Floats], Floats] | None) -> Floats:
+    def run(
+        self, penalty: Callable[[Floats], Floats] | None, curve: PublicCurve | None = None
+    ) -> Floats:
         """Descent with momentum; every point at which a gradient is taken is projected."""
         plan, ridge = self.plan, self._config.ridge
         start = {"last": plan.steps - 1, "average": 0, "tail": (3 * plan.steps) // 4}
@@ -248,6 +255,9 @@ class Descent:
         if self._once:
             self._fixed = self._series.release(self.statistic(theta)[0])
         for step in range(plan.steps):
+            if curve is not None and curve.curve.wanted(step + 1):
+                coef, intercept = self._rows.unfold(point)
+                curve.note(step + 1, coef[:, : self._rows.public_size], intercept)
             gradient = self._gradient(point) + ridge * point
             if penalty is not None:
                 gradient = gradient + penalty(point)

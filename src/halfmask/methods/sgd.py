@@ -27,6 +27,7 @@ from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.sampling import uniform_rows
 from halfmask.methods.fitted import LinearFit
+from halfmask.methods.public_curve import PublicCurve
 from halfmask.methods.split import SplitContributions, SplitRows
 from halfmask.table import Table
 
@@ -237,8 +238,12 @@ def _fit(
         contribution=settings.contribution,
         what=f"{settings.steps} noisy mean gradients of the private part of the loss",
     )
-    coef = descend(step, rows, settings, config, units_per_row=table.units / table.n)
-    return as_fit(table, coef, _details(settings, config))
+    curve = None
+    if rows.public_loss and not rows.label_private:
+        curve = PublicCurve.of(rows.public[:, :-1], rows.target, rows.loss, steps=settings.steps)
+    coef = descend(step, rows, settings, config, units_per_row=table.units / table.n, curve=curve)
+    details = _details(settings, config) | ({} if curve is None else curve.details())
+    return as_fit(table, coef, details)
 
 
 def descend(
@@ -248,8 +253,10 @@ def descend(
     config: SgdConfig,
     *,
     units_per_row: float,
+    curve: PublicCurve | None = None,
 ) -> Floats:
     """Algorithm 1: `settings.steps` noisy projected steps from zero, aggregated."""
+    public = rows.public.shape[1] - 1
     generator = public_generator(config.public_seed)
     size = config.public_batch or math.ceil(4 * settings.rate * len(rows.public))
     coef = np.zeros(rows.shape)
@@ -260,6 +267,8 @@ def descend(
         if index >= kept:
             total, count = total + coef, count + 1
         contributions.coef = coef
+        if curve is not None:
+            curve.note(index + 1, coef[:, :public], coef[:, public])
         batch = uniform_rows(len(rows.public), size, generator)
         gradient = rows.public_gradient(coef, batch) + units_per_row * step.release(contributions)
         if config.regulariser is not None:

@@ -21,6 +21,7 @@ from halfmask.mechanisms.shards import ALONE, Shards
 from halfmask.neural.network import Mlp
 from halfmask.neural.rows import blocks
 from halfmask.neural.trainer import TrainerConfig, TrainingRows, train_privately
+from halfmask.public_loss import Watch
 
 # Root mean square length of the scaled scores, against 1 for the constant of the bias.
 _LENGTH = 3.0
@@ -60,6 +61,8 @@ def correct_scores(
     labels: Tensor,
     config: TrainerConfig,
     releaser: Releaser,
+    *,
+    watch: Watch | None = None,
 ) -> Mlp:
     """`network` with its scores corrected by private steps on `real` rows.
 
@@ -85,7 +88,12 @@ def correct_scores(
 
     rows = TrainingRows(real=inputs, labels=labels, fill=fill)
     train_privately(
-        head, rows, config, releaser, what="noisy mean gradients of a map of the scores"
+        head,
+        rows,
+        config,
+        releaser,
+        what="noisy mean gradients of a map of the scores",
+        watch=watch,
     )
     return folded(network, scaling, head)
 

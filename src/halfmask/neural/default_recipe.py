@@ -27,6 +27,7 @@ from halfmask.neural.paid import Spent, noise_of_steps, pay_for_means
 from halfmask.neural.pretrain import as_rows, pretrain, summed
 from halfmask.neural.rows import NetworkRows
 from halfmask.neural.trainer import TrainerConfig
+from halfmask.public_loss import PublicLoss
 
 # Of the correction, whose inputs have length 3; fixed beforehand, the same for every table.
 _CLIP_NORM = 3.0
@@ -41,9 +42,17 @@ _PROBE = 4096
 
 
 def default_recipe(
-    data: NetworkRows, releaser: Releaser, epsilon: float, delta: float, config: MlpConfig
+    data: NetworkRows,
+    releaser: Releaser,
+    epsilon: float,
+    delta: float,
+    config: MlpConfig,
+    curve: PublicLoss,
 ) -> tuple[Mlp, TrainerConfig | None]:
-    """A network under (epsilon, delta), and its private steps if there were any."""
+    """A network under (epsilon, delta), and its private steps if there were any.
+
+    `curve` gets the loss of padded rows: by epochs, then by steps of the correction.
+    """
     rows = rows_in_all(len(data.labels), releaser.shards)
     share = config.release_share or _share(rows, releaser, epsilon, delta, config)
     classes = PublicClasses.of(data.shown, data.labels, data.classes, releaser.shards)
@@ -59,7 +68,13 @@ def default_recipe(
     ).cooled(classes, data.shown, data.labels, releaser.shards)
     generator = public_generator(config.public_seed)
     networks = pretrain(
-        data.public, padding, data.classes, config.pretrain, generator, shards=releaser.shards
+        data.public,
+        padding,
+        data.classes,
+        config.pretrain,
+        generator,
+        shards=releaser.shards,
+        watch=curve.note,
     )
     network = _together(discriminant.network(), networks, classes, padding)
     if share == 1.0:
@@ -69,8 +84,12 @@ def default_recipe(
     def padded(some: slice) -> torch.Tensor:
         return as_rows(data.shown[some], padding.fill(data.labels[some], generator))
 
+    def watch(step: int, loss: float) -> None:
+        curve.note(config.pretrain.epochs + step, loss)
+
     labels = torch.from_numpy(data.labels)
-    return correct_scores(network, data.real, padded, labels, trainer, releaser), trainer
+    corrected = correct_scores(network, data.real, padded, labels, trainer, releaser, watch=watch)
+    return corrected, trainer
 
 
 def _share(rows: int, releaser: Releaser, epsilon: float, delta: float, config: MlpConfig) -> float:

@@ -30,6 +30,7 @@ from halfmask.neural.pretrain import as_rows
 from halfmask.neural.rows import NetworkRows
 from halfmask.neural.structured import StructuredRows
 from halfmask.neural.trainer import TrainerConfig, TrainingRows, train_privately
+from halfmask.public_loss import PublicLoss
 from halfmask.table import Table
 
 # Of Algorithm 1 with a padding that has to be paid for.
@@ -61,8 +62,13 @@ def fit_mlp(
         raise InputError("Nothing is private: any ordinary method serves better.")
     if config.recipe == "algorithm-1":
         return _algorithm_1(data, releaser, epsilon, delta, config)
-    network, trainer = default_recipe(data, releaser, epsilon, delta, config)
-    return _fit(data, network, trainer, "default", "class-samples")
+    curve = PublicLoss(
+        "mean loss of rows whose private columns are drawn from the released class means: by "
+        "epochs of the networks trained on such rows, then by steps of the correction, if any",
+        steps=config.pretrain.epochs,
+    )
+    network, trainer = default_recipe(data, releaser, epsilon, delta, config, curve)
+    return _fit(data, network, trainer, "default", "class-samples", curve)
 
 
 def _algorithm_1(
@@ -124,9 +130,10 @@ def _whole_network(
         codes = torch.from_numpy(padding.lines(data.labels))
         real = StructuredRows(data.real, public=public.shape[1], table=table, codes=codes)
         rows = TrainingRows(real=real, labels=labels)
-    train_privately(network, rows, trainer, releaser)
+    curve = PublicLoss("mean loss of the padded rows of each public batch", steps=steps)
+    train_privately(network, rows, trainer, releaser, watch=curve.note)
     recipe = "dp-sgd" if padding is None else "algorithm-1"
-    return _fit(data, network, trainer, recipe, None if padding is None else padding.name)
+    return _fit(data, network, trainer, recipe, None if padding is None else padding.name, curve)
 
 
 def _paid_padding(
@@ -154,6 +161,7 @@ def _fit(
     trainer: TrainerConfig | None,
     recipe: str,
     padding: str | None,
+    curve: PublicLoss,
 ) -> NetworkFit:
     details: dict[str, Any] = {
         "recipe": recipe,
@@ -164,4 +172,4 @@ def _fit(
     if trainer is not None:
         names = ("steps", "rate", "clip_norm", "noise_multiplier", "learning_rate")
         details |= {name: getattr(trainer, name) for name in names}
-    return NetworkFit(network=network, inputs=data.inputs, details=details)
+    return NetworkFit(network=network, inputs=data.inputs, details=details | curve.details())

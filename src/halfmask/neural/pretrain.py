@@ -19,6 +19,7 @@ from torch.nn import functional
 from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import Padding
+from halfmask.public_loss import Watch
 
 Floats = NDArray[np.floating[Any]]
 Codes = NDArray[np.int64]
@@ -82,10 +83,15 @@ def pretrain(
     generator: np.random.Generator,
     *,
     shards: Shards = ALONE,
+    watch: Watch | None = None,
 ) -> Mlp:
-    """The average of several networks trained on padded rows, as one network."""
+    """The average of several networks trained on padded rows, as one network.
+
+    `watch` is told the mean loss of every epoch, network by network.
+    """
     members = [
-        _member(rows, padding, classes, config, generator, shards) for _ in range(config.networks)
+        _member(rows, padding, classes, config, generator, shards, watch)
+        for _ in range(config.networks)
     ]
     return averaged(members)
 
@@ -97,6 +103,7 @@ def _member(
     config: PretrainConfig,
     generator: np.random.Generator,
     shards: Shards,
+    watch: Watch | None,
 ) -> Mlp:
     seed = torch.Generator().manual_seed(int(generator.integers(2**62)))
     count = len(rows.labels)
@@ -113,12 +120,17 @@ def _member(
         # Machines must take equally many steps, whatever the number of their rows.
         steps = -(-everywhere // batch)
         chosen = order.split(batch) if shards.count == 1 else order.tensor_split(steps)
+        lost = 0.0
         for padded, labels in _padded(rows, padding, config, chosen, generator):
             optimizer.zero_grad()
             kind = "mean" if len(labels) else "sum"
-            functional.cross_entropy(network(padded), labels, reduction=kind).backward()
+            loss = functional.cross_entropy(network(padded), labels, reduction=kind)
+            loss.backward()
+            lost += float(loss.detach()) * len(labels)
             _average_gradients(network, len(labels), shards)
             optimizer.step()
+        if watch is not None:
+            watch(epoch + 1, lost / max(count, 1))
     return network
 
 

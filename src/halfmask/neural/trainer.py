@@ -31,6 +31,7 @@ from halfmask.neural.flat import FlatParameters
 from halfmask.neural.mlp_ghost import MlpGradients
 from halfmask.neural.network import Mlp
 from halfmask.neural.structured import StructuredRows
+from halfmask.public_loss import Watch
 
 Schedule = Literal["constant", "linear", "cosine"]
 Aggregate = Literal["last", "average", "tail", "ema"]
@@ -121,9 +122,11 @@ def train_privately(
     *,
     what: str = "noisy mean gradients of the private part of the loss",
     checkpoint: Checkpoint | None = None,
+    watch: Watch | None = None,
 ) -> None:
     """Run Algorithm 1 on `network` in place. Guarantee: docs/proofs/network.md.
 
+    `watch` is told the loss of every public batch; without padded rows there is none.
     Where rows are spread over machines, `rows` are those of this one: docs/proofs/distributed.md.
     """
     shards, device = releaser.shards, own_device()
@@ -161,7 +164,7 @@ def train_privately(
         )
         for _ in range(block):
             released = step.release(contributions)
-            _one_step(network, flat, rows, config, released, progress, shards)
+            _one_step(network, flat, rows, config, released, progress, shards, watch)
         progress.parameters = flat.vector
         if checkpoint is not None:
             checkpoint.save(progress, releaser.noise)
@@ -177,10 +180,14 @@ def _one_step(
     released: Floats,
     progress: Progress,
     shards: Shards,
+    watch: Watch | None,
 ) -> None:
     gradient = torch.from_numpy(released).to(flat.vector).mul_(config.alpha)
     if rows.paired:
-        gradient += _shared_public_gradient(network, flat, rows, config, progress, shards)
+        loss, public = _shared_public_gradient(network, flat, rows, config, progress, shards)
+        gradient += public
+        if watch is not None:
+            watch(progress.step + 1, loss)
     progress.velocity.mul_(config.momentum).add_(gradient)
     flat.vector.sub_(progress.velocity, alpha=config.rate_at(progress.step))
     if config.radius is not None:
@@ -198,8 +205,11 @@ def _shared_public_gradient(
     config: TrainerConfig,
     progress: Progress,
     shards: Shards,
-) -> Tensor:
-    """The public gradient over a batch of which each machine draws its part from its own rows."""
+) -> tuple[float, Tensor]:
+    """The public gradient over a batch of which each machine draws its part from its own rows.
+
+    The loss is that of this machine's part.
+    """
     count = len(rows.labels)
     size = count
     if config.public_batch is not None:
@@ -207,17 +217,17 @@ def _shared_public_gradient(
     batch = uniform_rows(count, size, progress.public)
     padded = rows.padded(batch, progress.public).to(flat.vector.device)
     labels = rows.labels[torch.from_numpy(batch)].to(flat.vector.device)
-    own = public_gradient(network, flat, padded, labels, config)
+    loss, own = public_gradient(network, flat, padded, labels, config)
     if shards.count == 1:
-        return own
+        return loss, own
     total = shards.sum(np.append(own.double().cpu().numpy() * size, float(size)))
-    return torch.from_numpy(total[:-1] / total[-1]).to(flat.vector)
+    return loss, torch.from_numpy(total[:-1] / total[-1]).to(flat.vector)
 
 
 def public_gradient(
     network: Mlp, flat: FlatParameters, padded: Tensor, labels: Tensor, config: TrainerConfig
-) -> Tensor:
-    """The gradient of the public loss: cross entropy on padded rows, and the regulariser."""
+) -> tuple[float, Tensor]:
+    """The public loss, cross entropy on padded rows and the regulariser, and its gradient."""
     network.zero_grad(set_to_none=True)
     with torch.enable_grad():
         loss = functional.cross_entropy(network(padded), labels)
@@ -226,4 +236,4 @@ def public_gradient(
         loss.backward()
     found = flat.gradient(network)
     network.zero_grad(set_to_none=True)
-    return found
+    return float(loss.detach()), found

@@ -82,6 +82,7 @@ class Facts:
     columns: tuple[ColumnFacts, ...]
     budget: Budget
     learning: tuple[tuple[int, float], ...]
+    learning_of: str
     audits: tuple[Audit, ...]
     measured: Measured | None
 
@@ -107,6 +108,7 @@ class Facts:
             "columns": [asdict(column) for column in self.columns],
             "budget": asdict(self.budget),
             "learning": [{"step": step, "loss": loss} for step, loss in self.learning],
+            "learning_of": self.learning_of,
             "audits": [asdict(audit) for audit in self.audits],
             "measured": None if self.measured is None else self.measured.to_json(),
         }
@@ -134,6 +136,7 @@ def gather(
         columns=_columns(model),
         budget=_budget(statement, folder, None if ledger is None else Path(ledger)),
         learning=_learning(model.details),
+        learning_of=str(model.details.get("public_loss_of") or "mean loss of the public part"),
         audits=_audits(folder / AUDIT_FILE),
         measured=measured,
     )

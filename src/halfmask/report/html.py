@@ -197,19 +197,27 @@ def _budget(facts: Facts) -> str:
 
 def _learning(facts: Facts) -> str:
     why = f"<p>Method {escape(facts.model.method)}: {escape(facts.model.reason)}.</p>"
-    stored = {k: v for k, v in facts.model.details.items() if isinstance(v, str | int | float)}
+    stored = {
+        k: v
+        for k, v in facts.model.details.items()
+        if isinstance(v, str | int | float) and not k.startswith("public_loss")
+    }
     settings = data_table(
         "Settings, all public", ["Setting", "Value"], [[k, _short(v)] for k, v in stored.items()]
     )
     if stored:
         why += f"<details><summary>Settings of this training</summary>{settings}</details>"
     if not facts.learning:
-        return why + "<p>This method leaves no learning curve that would be free to show.</p>"
+        return why + (
+            "<p>This training left no learning curve that would be free to show: a loss that reads "
+            "private values, a private label among them, would have to be paid for.</p>"
+        )
     ax = plots.learning_curve(facts.learning)
     svg = inline_svg(ax, name="learning-figure", title="Line: the public loss, step by step.")
     rows = [[str(step), f"{loss:.6g}"] for step, loss in facts.learning]
     table = data_table("Public loss by step", ["Step", "Public loss"], rows)
-    return why + figure(svg, "The loss of the public part alone; it costs no budget.", table)
+    caption = f"Public loss: {facts.learning_of}. Nothing private enters it, so it costs no budget."
+    return why + figure(svg, caption, table)
 
 
 def _short(value: object) -> str:
