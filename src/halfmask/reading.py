@@ -44,6 +44,18 @@ def is_parquet(path: str | Path) -> bool:
         return False
 
 
+def parquet_rows(path: str | Path) -> int:
+    """The number of rows of a Parquet file, from its footer."""
+    from pyarrow import parquet
+
+    try:
+        return int(parquet.read_metadata(path).num_rows)
+    except (pa.ArrowException, OSError):
+        raise DataError(
+            f"{path} starts like a Parquet file but cannot be read as one: write it again."
+        ) from None
+
+
 def read_csv(content: bytes, name: str) -> pa.Table:
     """CSV text as a table of text columns; `name` is what errors call the file."""
     header, delimiter = _header(content, name)

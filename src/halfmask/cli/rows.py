@@ -30,7 +30,7 @@ def machines() -> Iterator[Ranks | None]:
 
 @contextmanager
 def training_rows(
-    data: Path, schema: Schema, method: str, ranks: Ranks | None
+    data: Path, schema: Schema, ranks: Ranks | None, *, method: str, epsilon: float, delta: float
 ) -> Iterator[tuple[Encoder, Table]]:
     """The encoder and the rows of this process.
 
@@ -38,7 +38,7 @@ def training_rows(
     part. For a network, Parquet is decoded piece by piece.
     """
     from halfmask.errors import InputError
-    from halfmask.reading import is_parquet, read_frame
+    from halfmask.reading import is_parquet, parquet_rows, read_frame
     from halfmask.table import Encoder
 
     apart = RANK in str(data)
@@ -49,11 +49,12 @@ def training_rows(
     if apart:
         _check_declared(schema)
     shared = None if apart else ranks
-    if method == "mlp" and is_parquet(data):
-        from halfmask.neural.mapped import mapped_parquet, parquet_rows
+    rows = parquet_rows(data) if is_parquet(data) else 0
+    if rows and _chosen(method, schema, rows, epsilon, delta) == "mlp":
+        from halfmask.neural.mapped import mapped_parquet
 
         spread: dict[str, Any] = {} if ranks is None else {"shards": ranks}
-        own = None if shared is None else shared.own(parquet_rows(data))
+        own = None if shared is None else shared.own(rows)
         with mapped_parquet(data, schema, own=own, **spread) as found:
             yield found
         return
@@ -63,6 +64,27 @@ def training_rows(
         own = shared.own(frame.num_rows)
         frame = frame.slice(own.start, len(own))
     yield encoder, encoder.encode(frame)
+
+
+def _chosen(method: str, schema: Schema, rows: int, epsilon: float, delta: float) -> str:
+    """The method by name, or what `auto` makes of the declaration before a row is read."""
+    from halfmask.methods.auto import Problem, choose
+
+    if method != "auto":
+        return method
+    label = schema.label
+    problem = Problem(
+        rows=rows,
+        public_features=len(schema.public),
+        private_features=len(schema.private),
+        label_private=label.role == "private",
+        task=label.task,
+        classes=len(label.classes or ()),
+        epsilon=epsilon,
+        delta=delta,
+        rows_per_unit=1 if schema.unit is None else schema.unit.max_rows,
+    )
+    return choose(problem).method
 
 
 def _check_declared(schema: Schema) -> None:

@@ -60,7 +60,10 @@ def train(
     noise = noise_source(unsafe_seed)
     with (
         machines() as ranks,
-        training_rows(data, schema, method, ranks) as (encoder, table),
+        training_rows(data, schema, ranks, method=method, epsilon=epsilon, delta=delta) as (
+            encoder,
+            table,
+        ),
     ):
         leads = ranks is None or ranks.leads
         choice = choose_method(method, table, epsilon=epsilon, delta=delta)

@@ -9,7 +9,6 @@ each other. Guarantee: docs/proofs/distributed.md.
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -143,15 +142,21 @@ def joined() -> Iterator[Ranks]:
     device = own_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _told_to_stop)
-    with _together():
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        distributed.init_process_group(backend, timeout=_PATIENCE)
+    before = signal.signal(signal.SIGTERM, _told_to_stop)
     try:
+        with _together():
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            distributed.init_process_group(backend, timeout=_PATIENCE)
         yield Ranks(distributed.get_rank(), distributed.get_world_size(), device)
+    except BaseException:
+        # This process is about to end with its own message; torchrun need not hurry it.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise
+    else:
+        signal.signal(signal.SIGTERM, before)
     finally:
-        distributed.destroy_process_group()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
 
 
 def _told_to_stop(number: int, frame: object) -> NoReturn:

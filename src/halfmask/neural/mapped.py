@@ -91,12 +91,6 @@ def mapped_parquet(
             yield encoder, MappedTable(**held, decoded=decoded)
 
 
-def parquet_rows(path: str | Path) -> int:
-    """The number of rows of a Parquet file, from its footer."""
-    with _opened(Path(path)) as file:
-        return int(file.metadata.num_rows)
-
-
 def _names(schema: Schema) -> list[str]:
     return [*(column.name for column in schema.columns), schema.label.name]
 
