@@ -6,12 +6,18 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from halfmask.errors import InputError
+from halfmask.accounting.gaussian import gaussian_epsilon
+from halfmask.accounting.ledger import MemoryLedger
+from halfmask.errors import BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.vertical.channel import LocalChannel, Message
 from halfmask.vertical.fdml import FdmlConfig, FdmlNoise, FdmlParty, run_fdml
 from halfmask.vertical.loss import loss_named
+from halfmask.vertical.paid_rows import PaidRows
 
 
 def channel_of(parties):
@@ -43,19 +49,82 @@ def test_row_noise_charges_each_row_once_an_epoch(columns, releaser):
     assert total == pytest.approx(2.0**2)
     config = FdmlConfig(epochs=3, batch=50)
     run_fdml(channel_of({"a": party}), labels, config)
-    request = Message(
-        kind="fdml-scores", run=party.party._run, round=99, arrays={"rows": np.array([0])}
+    step = {"slopes": np.ones(1)}
+    for kind, more in (("fdml-scores", {}), ("fdml-step", step)):
+        request = Message(
+            kind=kind,
+            run=party.party._run,
+            round=99,
+            arrays={"rows": np.array([0]), **more},
+            values={"step_size": 0.1},
+        )
+        with pytest.raises(InputError, match="more often"):
+            party.party.answer(request)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    count=st.integers(1, 4),
+    batches=st.lists(st.sets(st.integers(0, 5), min_size=1), max_size=30),
+)
+def test_no_sequence_of_batches_gets_more_of_a_row_than_was_charged(count, batches):
+    """Whatever is asked, each row enters at most the releases whose events are in the ledger."""
+    ledger = MemoryLedger(epsilon=1e6, delta=1e-6)
+    door = PaidRows(
+        Releaser(ledger, noise_source(0)),
+        rows=6,
+        sensitivity=Sensitivity(replace=2.0, withhold=1.0),
+        noise_std=4.0,
+        count=count,
+        what="test",
     )
-    with pytest.raises(InputError, match="more often"):
-        party.party.answer(request)
+    (event,) = ledger.events()
+    assert (event.count, event.replace, event.withhold) == (count, 0.5, 0.25)
+    entered = np.zeros(6, int)
+
+    def statistic(rows):
+        entered[rows] += 1
+        return np.ones(1)
+
+    for batch in batches:
+        rows = np.array(sorted(batch))
+        allowed = np.all(entered[rows] < count)
+        if allowed:
+            door.release(rows, statistic)
+        else:
+            before = entered.copy()
+            with pytest.raises(InputError, match="more often"):
+                door.release(rows, statistic)
+            assert np.array_equal(entered, before)
+    assert entered.max(initial=0) <= event.count
 
 
-@pytest.mark.parametrize("rows", [[0, 0], [-1], [300]])
+def test_what_the_budget_refuses_is_never_released(columns):
+    """Half the budget that two doors need: the second is refused, and there is no party."""
+    ledger = MemoryLedger(epsilon=gaussian_epsilon(1.5, 1e-6), delta=1e-6)
+    noise = FdmlNoise(kind="row", epochs=3, ratio=2.0)
+    door = Releaser(ledger, noise_source(0))
+    with pytest.raises(BudgetExceededError):
+        FdmlParty("a", columns[0], strength=1.0, noise=noise, releaser=door)
+
+
+@pytest.mark.parametrize("rows", [[0, 0], [-1], [300], [0.5], [[1]]])
 def test_batches_name_rows_of_the_table_once(columns, rows):
     party = FdmlParty("a", columns[0], strength=1.0)
     request = Message(kind="fdml-scores", run="x", round=1, arrays={"rows": np.array(rows)})
     with pytest.raises(InputError, match="each once"):
         party.party.answer(request)
+
+
+class Watching:
+    """In the place of a door: keeps the exact statistic and the bound that is charged for it."""
+
+    def __init__(self, seen, bound):
+        self.seen, self.bound = seen, bound
+
+    def release(self, rows, statistic):
+        self.seen.append((statistic(rows), self.bound))
+        return self.seen[-1][0]
 
 
 def test_one_row_moves_scores_and_gradient_at_most_as_charged(columns, releaser):
@@ -68,7 +137,8 @@ def test_one_row_moves_scores_and_gradient_at_most_as_charged(columns, releaser)
     for table in (matrix, other):
         party = FdmlParty("a", table, strength=1.0, noise=noise, releaser=releaser())
         party.x = np.full(12, 3.0)
-        party._protect = lambda value, bound, seen=seen: seen.append((value, bound)) or value
+        for which, bound in (("_score_door", 0.5), ("_step_door", 1.0)):
+            setattr(party, which, Watching(seen, bound))
         rows = np.arange(40)
         party.party.answer(Message(kind="fdml-scores", run="x", round=1, arrays={"rows": rows}))
         party.party.answer(

@@ -20,13 +20,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from halfmask.accounting.events import GaussianEvent
 from halfmask.errors import InputError
-from halfmask.mechanisms.noise import NoiseSource, add_gaussian
-from halfmask.mechanisms.release import Releaser, Sensitivity, widened_std
+from halfmask.mechanisms.noise import NoiseSource
+from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.vertical.block import Vector
 from halfmask.vertical.channel import Channel, Message, ask_all
 from halfmask.vertical.loss import LossName, loss_named
+from halfmask.vertical.paid_rows import PaidRows, Rows, batch_of
 from halfmask.vertical.party import Party
 from halfmask.vertical.rows import bounded_rows
 
@@ -85,68 +85,64 @@ class FdmlParty:
         self.party = Party(name, rows=rows, ids=ids)
         self.party.answers("fdml-scores", self._scores)
         self.party.answers("fdml-step", self._step)
-        self._uses = {"fdml-scores": np.zeros(rows, int), "fdml-step": np.zeros(rows, int)}
-        self._source = releaser.noise if releaser is not None else noise_source
-        if self.noise.kind != "none" and self._source is None:
-            raise InputError(f"Noise {self.noise.kind!r} needs a source of noise.")
+        self._source = noise_source
+        if self.noise.kind == "as-written" and noise_source is None:
+            raise InputError("As-written noise needs a source of noise.")
+        # The only two doors of row noise: both are paid for before the first batch.
+        self._score_door: PaidRows | None = None
+        self._step_door: PaidRows | None = None
         if private:
-            self._charge(releaser, name)
+            self._score_door = self._door("scores", self.noise.score_bound, releaser)
+            self._step_door = self._door("gradients", self.noise.row_norm, releaser)
 
-    def _charge(self, releaser: Releaser | None, name: str) -> None:
+    def _door(self, what: str, bound: float, releaser: Releaser | None) -> PaidRows:
+        """Releases that one replaced row moves by at most 2·bound, each row once per epoch."""
         if releaser is None:
             raise InputError("Row noise needs a releaser with a ledger to charge.")
         if not (self.noise.ratio > 0 and self.noise.epochs > 0):
             raise InputError("Row noise needs a ratio > 0 and epochs > 0.")
-        half = self.noise.ratio / math.sqrt(2 * self.noise.epochs)
-        for what in ("scores", "gradients"):
-            # Batches of one epoch are disjoint: a row is in one, so an epoch is one release.
-            event = GaussianEvent(replace=half, withhold=half / 2, count=self.noise.epochs)
-            releaser.charge(event, f"{what} of {name}, each row once per epoch")
+        return PaidRows(
+            releaser,
+            rows=self.party.rows,
+            sensitivity=Sensitivity(replace=2 * bound, withhold=bound),
+            noise_std=2 * bound * math.sqrt(2 * self.noise.epochs) / self.noise.ratio,
+            count=self.noise.epochs,
+            what=f"{what} of {self.party.name}, each row once per epoch",
+        )
 
-    def _protect(self, value: Vector, bound: float) -> Vector:
-        """`value` plus noise for a row that moves it by at most 2·bound."""
-        assert self._source is not None
-        std = 2 * bound * math.sqrt(2 * self.noise.epochs) / self.noise.ratio
-        sensitivity = Sensitivity(replace=2 * bound, withhold=bound)
-        return add_gaussian(value, widened_std(std, value.size, sensitivity), self._source)
-
-    def _rows(self, request: Message) -> np.ndarray:
-        rows = np.asarray(request.arrays["rows"], dtype=np.int64)
-        inside = rows.ndim == 1 and bool(np.all((rows >= 0) & (rows < self.party.rows)))
-        if not inside or len(np.unique(rows)) != len(rows):
-            raise InputError("A batch must name rows of the table, each once.")
-        if self.noise.kind == "row":
-            uses = self._uses[request.kind]
-            if np.any(uses[rows] >= self.noise.epochs):
-                raise InputError(
-                    f"Party {self.party.name!r} was asked about a row more often than the "
-                    f"{self.noise.epochs} epochs it has paid for."
-                )
-            uses[rows] += 1
-        return rows
+    def _exact_scores(self, rows: Rows) -> Vector:
+        return np.asarray(self.matrix[rows] @ self.x, dtype=np.float64)
 
     def _scores(self, request: Message) -> Message:
-        scores = np.asarray(self.matrix[self._rows(request)] @ self.x, dtype=np.float64)
+        rows = batch_of(request.arrays["rows"], self.party.rows)
+        if self._score_door is not None:
+            bound = self.noise.score_bound
+            scores = self._score_door.release(
+                rows, lambda batch: np.clip(self._exact_scores(batch), -bound, bound)
+            )
+        else:
+            scores = self._exact_scores(rows)
         if self.noise.kind == "as-written":
             assert self._source is not None
             scores = scores + self.noise.std * self._source.normal(len(scores))
-        elif self.noise.kind == "row":
-            bound = self.noise.score_bound
-            scores = self._protect(np.clip(scores, -bound, bound), bound)
         return request.reply(arrays={"scores": scores})
 
     def _step(self, request: Message) -> Message:
-        rows = self._rows(request)
+        rows = batch_of(request.arrays["rows"], self.party.rows)
         slopes = np.asarray(request.arrays["slopes"], dtype=np.float64)
+        step_size = float(request.values["step_size"])
         if slopes.shape != rows.shape or not np.all(np.isfinite(slopes)):
             raise InputError("Expected one finite slope per row of the batch.")
-        if self.noise.kind == "row":
-            slopes = np.clip(slopes, -1.0, 1.0)
-        gradient = np.asarray(self.matrix[rows].T @ slopes, dtype=np.float64)
-        if self.noise.kind == "row":
-            gradient = self._protect(gradient, self.noise.row_norm)
+
+        def total(weights: Vector) -> Callable[[Rows], Vector]:
+            return lambda batch: np.asarray(self.matrix[batch].T @ weights, dtype=np.float64)
+
+        if self._step_door is not None:
+            gradient = self._step_door.release(rows, total(np.clip(slopes, -1.0, 1.0)))
+        else:
+            gradient = total(slopes)(rows)
         gradient = gradient / max(len(rows), 1) + self.strength / self.party.rows * self.x
-        self.x = self.x - float(request.values["step_size"]) * gradient
+        self.x = self.x - step_size * gradient
         return request.reply()
 
 
