@@ -1,15 +1,14 @@
 """gisette over three parties of 2000, 2000 and 1000 columns (A, Figures 2 and 3b).
 
-A's claim put to a fair test: the test log loss ADMM reaches in 10 epochs against that of SGD in 50,
-with the step size of SGD the best of a grid *on test rows*, which favours SGD; ADMM has the
-settings of a9a. The real file is read where it is at hand, otherwise gisette-rebuilt, and every
-output says which.
+A's claim put to a fair test: the test log loss ADMM reaches in 10 epochs against that of SGD in 50.
+ρ and the step size are both chosen on held-out training rows; the step size that would have been
+best *on test rows* is shown beside it, which favours SGD. The real file is read where it is at
+hand, otherwise gisette-rebuilt, and every output says which.
 """
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,12 @@ import numpy as np
 
 from halfmask.datasets import load_gisette, load_gisette_rebuilt
 from halfmask.errors import DataError
-from halfmask.experiments.a9a import RHO, STRENGTH, baselines, test_loss
+from halfmask.experiments.a9a import RHO, RHOS, STRENGTH, baselines, test_loss
 from halfmask.experiments.results import Progress, result_row, silent
 from halfmask.experiments.vertical_figures import draw
+from halfmask.experiments.vertical_tuning import choose_rho, choose_step_size, decomposed
 from halfmask.vertical.admm import AdmmConfig, DivergenceWarning
 from halfmask.vertical.admm_party import ShareNoise
-from halfmask.vertical.block import Block
 from halfmask.vertical.fdml import FdmlConfig
 from halfmask.vertical.simulation import Simulation, simulate_admm, simulate_experts, simulate_fdml
 from halfmask.vertical.task import Budget, Columns, Task
@@ -76,30 +75,34 @@ def run(
     levels = baselines(task)
     rows = [result_row(name, "log_loss", [value]) for name, value in levels.items()]
 
-    tell(0.1, "ADMM without noise")
-    # One decomposition per party serves every run on the same columns.
-    blocks = tuple(replace(part, train=Block(part.train)) for part in task.columns)
-    decomposed = Task(columns=blocks, labels=task.labels, test_labels=task.test_labels)
-    admm = simulate_admm(decomposed, AdmmConfig(rho=RHO, rounds=30), strength=STRENGTH)
+    tell(0.05, "rho and step size on held-out training rows")
+    rho = choose_rho(task, RHOS, rounds=ADMM_ROUNDS, strength=STRENGTH)
+    step = choose_step_size(task, STEP_SIZES, epochs=SGD_EPOCHS, strength=STRENGTH)
+    tell(0.3, "ADMM without noise")
+    whole = decomposed(task)
+    admm = simulate_admm(whole, AdmmConfig(rho=rho.value, rounds=30), strength=STRENGTH)
     tenth = admm.history[ADMM_ROUNDS - 1]["test_loss"]
     rows.append(result_row("admm", "log_loss", [test_loss(admm)], rounds=30))
     rows.append(result_row("admm-10-rounds", "log_loss", [tenth], rounds=ADMM_ROUNDS))
 
-    runs = []
+    runs: dict[float, Simulation] = {}
     for place, step_size in enumerate(STEP_SIZES):
-        tell(0.2 + 0.08 * place, f"SGD, step size {step_size:g}")
+        tell(0.35 + 0.05 * place, f"SGD, step size {step_size:g}")
         config = FdmlConfig(epochs=SGD_EPOCHS, step_size=step_size)
-        runs.append(simulate_fdml(task, config, strength=STRENGTH))
-    best = min(range(len(runs)), key=lambda index: test_loss(runs[index]))
-    sgd = runs[best]
-    rows.append(result_row("fdml-sgd", "log_loss", [test_loss(sgd)], step_size=STEP_SIZES[best]))
+        runs[step_size] = simulate_fdml(task, config, strength=STRENGTH)
+    sgd = runs[step.value]
+    rows.append(result_row("fdml-sgd", "log_loss", [test_loss(sgd)], step_size=step.value))
+    seen = min(STEP_SIZES, key=lambda size: test_loss(runs[size]))
+    rows.append(
+        result_row("fdml-sgd-best-on-test", "log_loss", [test_loss(runs[seen])], step_size=seen)
+    )
 
     tell(0.6, "ADMM with noise")
     noisy: dict[str, Any] = {}
     for std in AS_WRITTEN_STDS:
         noise = ShareNoise(kind="as-written", std=std)
-        config_10 = AdmmConfig(rho=RHO, rounds=ADMM_ROUNDS)
-        found = _repeated(decomposed, config_10, STRENGTH, noise, None, seed, draws)
+        config_10 = AdmmConfig(rho=rho.value, rounds=ADMM_ROUNDS)
+        found = _repeated(whole, config_10, STRENGTH, noise, None, seed, draws)
         name = f"admm-as-written-noise-{std:g}"
         rows.append(result_row(name, "log_loss", [test_loss(run) for run in found]))
         noisy[f"{name}, no ε"] = found[0].history
@@ -120,16 +123,18 @@ def run(
         "seeded": True,
         "results": rows,
         "figure": figure,
+        "settings": {"rho": rho.to_json(), "sgd_step_size": step.to_json()},
         "claim": {
             "admm_in_10_epochs": tenth,
             "sgd_in_50_epochs": test_loss(sgd),
-            "holds": bool(tenth < test_loss(sgd)),
+            "sgd_best_on_test_in_50_epochs": test_loss(runs[seen]),
+            "holds": bool(tenth < test_loss(runs[seen])),
         },
         "curves": {
             "admm": [dict(record) for record in admm.history],
             **{
                 f"fdml-sgd, step size {size:g}": [dict(record) for record in run.history]
-                for size, run in zip(STEP_SIZES, runs, strict=True)
+                for size, run in runs.items()
             },
         },
     }
