@@ -29,7 +29,7 @@ from halfmask.vertical.newton import (
 )
 from halfmask.vertical.party import Party
 
-DAMPING = 0.6
+DAMPING = 0.7
 """Weight of every expert but the first: the columns of one person repeat part of each other."""
 
 
