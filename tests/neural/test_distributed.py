@@ -103,6 +103,29 @@ def test_methods_and_tables_that_need_all_rows_are_refused() -> None:
             )
 
 
+def test_a_checkpoint_of_several_machines_is_refused(tmp_path: Path) -> None:
+    import torch
+
+    from halfmask.accounting.ledger import MemoryLedger
+    from halfmask.neural.checkpoint import Checkpoint
+    from halfmask.neural.network import Mlp
+    from halfmask.neural.trainer import TrainerConfig, TrainingRows, train_privately
+
+    config = TrainerConfig(
+        steps=1, rate=1.0, clip_norm=1.0, noise_multiplier=1.0, learning_rate=1.0
+    )
+    rows = TrainingRows(real=torch.zeros(4, 2), labels=torch.zeros(4, dtype=torch.long))
+    ledger = MemoryLedger(epsilon=10.0, delta=1e-5, relation="replace")
+
+    def train(ranks: Ranks) -> None:
+        stored = Checkpoint(tmp_path / "run", every=1)
+        releaser = ranks.releaser(ledger, ranks.noise(1))
+        train_privately(Mlp((2, 2)), rows, config, releaser, checkpoint=stored)
+
+    assert all(isinstance(error, InputError) for error in together(2, train))
+    assert ledger.events() == ()
+
+
 def test_every_row_of_a_common_file_is_taken_once() -> None:
     for rows, count in ((7, 3), (1000, 7), (2, 2)):
         parts = [Ranks(rank, count, None).own(rows) for rank in range(count)]  # type: ignore[arg-type]

@@ -78,6 +78,8 @@ def test_mapped_rows_are_those_of_a_table_in_memory(
         assert np.array_equal(table.decoded.labels, expected.labels)
         assert np.array_equal(table.decoded.columns, expected.columns)
         assert table.decoded.inputs.private_norm == expected.inputs.private_norm
+        norms = np.linalg.norm(table.decoded.private.astype(np.float64), axis=1)
+        assert norms.max() <= expected.inputs.private_norm * (1 + 2.0**-23)
         assert (table.n, table.units) == (len(own), len(own))
 
 

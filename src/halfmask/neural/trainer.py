@@ -130,6 +130,8 @@ def train_privately(
     Where rows are spread over machines, `rows` are those of this one: docs/proofs/distributed.md.
     """
     shards, device = releaser.shards, own_device()
+    if checkpoint is not None and shards.count > 1:
+        raise InputError("A checkpoint holds the state of one machine: train without one.")
     flat = FlatParameters(network.to(device))
     gradients = MlpGradients(network)
     # Public batches are drawn from each machine's own rows, so machines draw apart.
