@@ -132,7 +132,9 @@ def test_a_model_is_audited_and_the_result_kept_for_the_report(folder):
     assert (folder / "model" / "attribute-inference.svg").is_file()
     from halfmask.report.facts import _audits
 
-    assert _audits(folder / "model" / "audit.json")[0].mechanism == "gd"
+    audits, inferences = _audits(folder / "model" / "audit.json")
+    assert audits[0].mechanism == "gd"
+    assert [each.column for each in inferences] == ["dose"]
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +188,8 @@ def test_the_report_shows_the_audit_of_a_network(network, tmp_path):
     assert written.exit_code == 0, written.output
     page = out.read_text(encoding="utf-8")
     assert "Attack shows at least" in page
+    assert "Right guesses of private columns" in page
+    assert "dose" in page
     assert "refuted" in page
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from chromium import BINARY, Chromium
 from hostile import Trained, run
 
 from halfmask.model import Model
+from halfmask.public_loss import PublicLoss
 
 pytestmark = pytest.mark.skipif(
     BINARY is None, reason="chromium is not installed: apt-get install chromium"
@@ -80,8 +83,17 @@ SCHEMES = ("light", "dark")
 
 @pytest.fixture(scope="module")
 def report(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("browser") / "report.html"
-    run("report", trained.folder, "--out", out, "--data", trained.data)
+    """The page of a model that was audited and has a learning curve: every figure there is."""
+    place = tmp_path_factory.mktemp("browser")
+    folder, out = place / "model", place / "report.html"
+    shutil.copytree(trained.folder, folder)
+    run("audit", folder, "--data", trained.data, "--canaries", 60, "--confidence", 0.9999)
+    model = Model.load(folder)
+    curve = PublicLoss("a loss", steps=30)
+    for step in range(1, 31):
+        curve.note(step, 1 / step)
+    replace(model, details={**model.details, **curve.details()}).save(folder)
+    run("report", folder, "--out", out, "--data", trained.data)
     return out
 
 
@@ -119,7 +131,7 @@ def test_embedded_statement_parses_and_equals_the_models(
 
 def test_all_figures_are_drawn(browser: Chromium) -> None:
     figures = browser.evaluate(FIGURES)
-    assert len(figures) == 5
+    assert len(figures) == 7
     for figure in figures:
         assert figure["width"] > 200, figure
         assert figure["height"] > 100, figure

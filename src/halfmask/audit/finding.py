@@ -51,5 +51,5 @@ class Finding:
         return (
             f"{self.mechanism}: claimed epsilon {self.claimed:.4g} at delta {self.delta:g} "
             f"({self.relation}); at least {self.lower_bound:.4g} with confidence "
-            f"{self.confidence:g} after {self.runs} runs. {verdict}"
+            f"{self.confidence:g} after {self.runs} run{'s' * (self.runs != 1)}. {verdict}"
         )

@@ -112,6 +112,8 @@ def _body(facts: Facts, level: int) -> list[str]:
     if facts.audits:
         lines += [f"{head} Audit", ""]
         lines += _table(words.AUDIT_HEADINGS, words.audit_rows(facts))
+    if facts.inferences:
+        lines += _table(words.INFERENCE_HEADINGS, words.inference_rows(facts))
     lines += [f"{head} The statement in full", "", "```text", statement.text(), "```", ""]
     lines += ["```json", json.dumps(statement.to_json(), indent=2, allow_nan=False), "```", ""]
     return lines

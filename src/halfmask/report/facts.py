@@ -71,6 +71,16 @@ class Audit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Inference:
+    """Shares of right guesses of a private column: without the model, with it, and at most."""
+
+    column: str
+    without_model: float
+    with_model: float
+    bound: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Facts:
     """All of it."""
 
@@ -84,6 +94,7 @@ class Facts:
     learning: tuple[tuple[int, float], ...]
     learning_of: str
     audits: tuple[Audit, ...]
+    inferences: tuple[Inference, ...]
     measured: Measured | None
 
     @property
@@ -110,6 +121,7 @@ class Facts:
             "learning": [{"step": step, "loss": loss} for step, loss in self.learning],
             "learning_of": self.learning_of,
             "audits": [asdict(audit) for audit in self.audits],
+            "attribute_inference": [asdict(inference) for inference in self.inferences],
             "measured": None if self.measured is None else self.measured.to_json(),
         }
 
@@ -127,6 +139,7 @@ def gather(
 
         measured = measure(model, read_frame(data))
     statement = model.privacy
+    audits, inferences = _audits(folder / AUDIT_FILE)
     return Facts(
         name=folder.resolve().name,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -137,7 +150,8 @@ def gather(
         budget=_budget(statement, folder, None if ledger is None else Path(ledger)),
         learning=_learning(model.details),
         learning_of=str(model.details.get("public_loss_of") or "mean loss of the public part"),
-        audits=_audits(folder / AUDIT_FILE),
+        audits=audits,
+        inferences=inferences,
         measured=measured,
     )
 
@@ -246,13 +260,13 @@ def _learning(details: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
     return tuple(pairs)
 
 
-def _audits(file: Path) -> tuple[Audit, ...]:
+def _audits(file: Path) -> tuple[tuple[Audit, ...], tuple[Inference, ...]]:
     if not file.is_file():
-        return ()
+        return (), ()
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
         listed = stored if isinstance(stored, list) else [stored]
-        return tuple(
+        audits = tuple(
             Audit(
                 mechanism=str(item["mechanism"]),
                 claimed=None if item["claimed"] is None else float(item["claimed"]),
@@ -263,8 +277,19 @@ def _audits(file: Path) -> tuple[Audit, ...]:
             )
             for item in listed
         )
+        inferences = tuple(
+            Inference(
+                column=str(each["column"]),
+                without_model=float(each["without_model"]),
+                with_model=float(each["with_model"]),
+                bound=float(each["bound"]),
+            )
+            for item in listed
+            for each in item.get("attribute_inference", ())
+        )
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(
             f"{AUDIT_FILE} in the model folder is not the result of an audit: remove it, or run "
             "`halfmask audit` again."
         ) from None
+    return audits, inferences

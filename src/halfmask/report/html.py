@@ -18,6 +18,7 @@ from halfmask.report.figures import data_table, figure, inline_svg
 from halfmask.report.measured import NOT_COVERED
 from halfmask.statement import Statement, describe
 
+GUESSES = "Counted on the private rows that were passed to the audit: not covered by the guarantee."
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -216,7 +217,10 @@ def _learning(facts: Facts) -> str:
     svg = inline_svg(ax, name="learning-figure", title="Line: the public loss, step by step.")
     rows = [[str(step), f"{loss:.6g}"] for step, loss in facts.learning]
     table = data_table("Public loss by step", ["Step", "Public loss"], rows)
-    caption = f"Public loss: {facts.learning_of}. Nothing private enters it, so it costs no budget."
+    caption = (
+        f"Public loss: {facts.learning_of}. Private values enter it only through what was released "
+        "and paid for, so it costs nothing more."
+    )
     return why + figure(svg, caption, table)
 
 
@@ -266,7 +270,19 @@ def _audit(facts: Facts) -> str:
             "gives an empirical lower bound on epsilon beside the claimed one.</p>"
         )
     caption = "An attack can refute a claim; that it does not is no proof"
-    return data_table(caption, words.AUDIT_HEADINGS, words.audit_rows(facts))
+    shown = data_table(caption, words.AUDIT_HEADINGS, words.audit_rows(facts))
+    if not facts.inferences:
+        return shown
+    bars = [(i.column, i.without_model, i.with_model, i.bound) for i in facts.inferences]
+    title = "Bars: how often each private column is guessed right, without and with the model."
+    svg = inline_svg(plots.guess_bars(bars), name="inference-figure", title=title)
+    caption = "Guesses from the public columns and the label; an attacker cannot pass the line."
+    rows = words.inference_rows(facts)
+    table = data_table("Right guesses of private columns", words.INFERENCE_HEADINGS, rows)
+    return (
+        f'{shown}<p class="warning"><strong>{escape(GUESSES)}</strong></p>'
+        f"{figure(svg, caption, table)}"
+    )
 
 
 def _statement(statement: Statement) -> str:

@@ -181,6 +181,27 @@ def calibration(curves: Mapping[str, Sequence[Point]], *, ax: Axes | None = None
     return ax
 
 
+def guess_bars(rows: Sequence[tuple[str, float, float, float]], *, ax: Axes | None = None) -> Axes:
+    """Right guesses a column, without (plain) and with the model (hatched), and the most."""
+    ax = ax or new_axes(5.0, 1.2 + 0.5 * len(rows))
+    with house_style():
+        places = range(len(rows))
+        ax.barh([p - 0.2 for p in places], [row[1] for row in rows], 0.36, color=SERIES[5])
+        bars = ax.barh([p + 0.2 for p in places], [row[2] for row in rows], 0.36, color=SERIES[1])
+        for bar in bars:
+            bar.set_hatch("//")
+            bar.set_edgecolor("#ffffff")
+        for place, row in zip(places, rows, strict=True):
+            ax.plot([row[3]] * 2, [place - 0.42, place + 0.42], color=INK, linewidth=2.5)
+        ax.set_yticks(list(places), [row[0] for row in rows])
+        ax.set_xlim(0, 1.02)
+        ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
+        ax.invert_yaxis()
+        ax.grid(visible=False, axis="y")
+        ax.set_xlabel("without the model (plain), with it (hatched), at most (line)")
+    return ax
+
+
 def method_bars(rows: Sequence[tuple[str, float]], *, metric: str, ax: Axes | None = None) -> Axes:
     """One number a method, as horizontal bars with the number beside them."""
     ax = ax or new_axes(5.0, 1.0 + 0.45 * len(rows))

@@ -198,6 +198,27 @@ def audit_rows(facts: Facts) -> list[list[str]]:
     ]
 
 
+INFERENCE_HEADINGS = [
+    "Private column",
+    "Guessed without the model",
+    "Guessed with it",
+    "At most, by any attacker",
+]
+
+
+def inference_rows(facts: Facts) -> list[list[str]]:
+    """How well private columns are guessed, one a row."""
+    return [
+        [
+            each.column,
+            percent(each.without_model),
+            percent(each.with_model),
+            percent(each.bound, up=True),
+        ]
+        for each in facts.inferences
+    ]
+
+
 AUDIT_HEADINGS = [
     "Mechanism",
     "Claimed epsilon",
