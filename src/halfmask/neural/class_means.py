@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 # Rows summed at a time.
-_BLOCK = 1 << 15
+_BLOCK = 1 << 13
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -25,7 +25,7 @@ Floats = NDArray[np.floating[Any]]
 Codes = NDArray[np.int64]
 
 # Rows that are padded at a time: a table may be larger than memory.
-_BLOCK = 1 << 15
+_BLOCK = 1 << 13
 
 
 @dataclass(frozen=True, kw_only=True)
