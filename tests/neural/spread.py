@@ -22,7 +22,7 @@ from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import HalfmaskError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
-from halfmask.neural.distributed import Ranks
+from halfmask.neural.distributed import Ranks, SharedReleaser
 from halfmask.neural.pretrain import PretrainConfig
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder, Table
@@ -95,10 +95,24 @@ def part(whole: Table, rows: range) -> Table:
     )
 
 
-def fit(name: str, ranks: Any = None) -> dict[str, Any]:
-    """Weights and epsilon of one of FITS, on all rows or on this machine's."""
+def neighbour(whole: Table) -> Table:
+    """The table with another private part of row 7."""
+    private, label = whole.private.copy(), whole.label
+    assert label is not None
+    private[7] = (
+        whole.private[np.flatnonzero((private != private[7]).any(1))[0]] if private.size else 0
+    )
+    if whole.label_private:
+        label = label.copy()
+        label[7] = (label[7] + 1) % CLASSES
+    return replace(whole, private=private, label=label)
+
+
+def fit(name: str, ranks: Any = None, *, changed: bool = False) -> dict[str, Any]:
+    """Scores and epsilon of one of FITS, on all rows or on this machine's."""
     asked = FITS[name]
     rows = table(asked["label"], asked.get("features", "private"))
+    rows = neighbour(rows) if changed else rows
     model = train(
         rows if ranks is None else part(rows, ranks.own(N)),
         epsilon=4.0,
@@ -144,7 +158,40 @@ class ThreadRanks(Ranks):
         return total if self.leads else np.zeros(value.shape)
 
 
-def together(count: int, work: Callable[[Ranks], Any]) -> list[Any]:
+class _Silent(SharedReleaser):
+    """Every release is zero, so that whatever else differs was not released."""
+
+    def noisy(self, value: np.ndarray, noise_std: float) -> np.ndarray:
+        return np.zeros(value.shape)
+
+
+class WatchedRanks(ThreadRanks):
+    """Keeps what this machine sends where no noise is added."""
+
+    sent: list[bytes]
+
+    def _all(self, value: np.ndarray) -> list[np.ndarray]:
+        self.sent.append(np.array(value, dtype=np.float64).tobytes())
+        return super()._all(value)
+
+    def releaser(self, budget: Any, noise: Any) -> SharedReleaser:
+        return _Silent(budget, noise, self)
+
+
+def traffic(name: str, *, changed: bool) -> list[list[bytes]]:
+    """What two machines send each other besides the values that get noise."""
+
+    def work(ranks: Any) -> list[bytes]:
+        ranks.sent = []
+        fit(name, ranks, changed=changed)
+        return list(ranks.sent)
+
+    return together(2, work, kind=WatchedRanks)
+
+
+def together(
+    count: int, work: Callable[[Ranks], Any], kind: type[ThreadRanks] = ThreadRanks
+) -> list[Any]:
     """What `work` gives (or raises) on each of `count` machines."""
     room: list[Any] = [None] * count
     found: list[Any] = [None] * count
@@ -152,7 +199,7 @@ def together(count: int, work: Callable[[Ranks], Any]) -> list[Any]:
 
     def run(rank: int) -> None:
         try:
-            found[rank] = work(ThreadRanks(rank, room, meet))
+            found[rank] = work(kind(rank, room, meet))
         except Exception as error:
             found[rank] = error
 

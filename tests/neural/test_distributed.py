@@ -52,6 +52,15 @@ def test_spread_rows_give_the_model_of_one_machine(
             assert close(each, alone[name])
 
 
+@pytest.mark.parametrize("name", FITS)
+def test_what_machines_send_without_noise_holds_nothing_private(name: str) -> None:
+    one, other = (spread.traffic(name, changed=changed) for changed in (False, True))
+    for sent, elsewhere in zip(one, other, strict=True):
+        assert isinstance(sent, list), sent
+        assert len(sent) > 1
+        assert sent == elsewhere
+
+
 def test_the_statement_says_who_saw_exact_sums(alone: dict[str, Any]) -> None:
     found = together(2, lambda ranks: fit("gd, label public", ranks))
     assert "2 machines that trust each other" in found[0]["notes"][0]

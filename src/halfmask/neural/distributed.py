@@ -2,7 +2,7 @@
 
 Every machine (a rank of torch.distributed) runs the same program on its own rows. Sums of private
 values are added up on the first one, which holds the one ledger, adds noise once and hands the
-result to all. Nothing of a single row leaves its machine; sums do, so the machines have to trust
+result to all. No private value of a row leaves its machine; sums do, so the machines have to trust
 each other. Guarantee: docs/proofs/distributed.md.
 """
 
