@@ -380,11 +380,13 @@ def test_public_features_are_fitted_ahead_of_private_ones() -> None:
     declared = schema("logistic", label="private", columns="some", signed=False)
     data = pa.table({"level": level, "number": rng.uniform(size=n), "open": open_, "y": y})
     table = Encoder.fit(declared, data).encode(data)
-    accuracy = {}
+    accuracy, shares = {}, {}
     for epsilon in (0.1, 5.0):
         fit = fit_gd(table, releaser(epsilon), epsilon=epsilon, delta=1e-6)
         scores = np.hstack([table.public, table.private]) @ fit.coef[0] + fit.intercept[0]
         accuracy[epsilon] = ((scores > 0) == (table.label == 1)).mean()
-        assert fit.details["public_start_share"] == 0.25
+        shares[epsilon] = fit.details["public_start_share"]
     assert accuracy[0.1] > 0.7
     assert accuracy[5.0] > 0.9
+    # The less noise there is, the less a start is worth.
+    assert 0.25 > shares[0.1] > 10 * shares[5.0] > 0

@@ -17,6 +17,7 @@ import numpy as np
 from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.losses import default_loss, loss_named
 from halfmask.mechanisms.release import Releaser
+from halfmask.mechanisms.shards import rows_in_all
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.gd import Descent, GdConfig, coded_targets
 from halfmask.methods.one_shot import fit_one_shot
@@ -31,8 +32,8 @@ def fit_from_public_start(
     table: Table, releaser: Releaser, *, epsilon: float, delta: float, config: GdConfig
 ) -> LinearFit:
     """Two stages whose releases compose to (epsilon, delta). Guarantee: docs/proofs/gd.md."""
-    share = public_share(table)
     mu = gaussian_mu(epsilon, delta) * (1 - _ROUNDING)
+    share = public_share(table, mu, rows_in_all(table.n, releaser.shards))
     first = gaussian_epsilon(math.sqrt(share) * mu, delta)
     start = fit_one_shot(only_public(table), releaser, epsilon=first, delta=delta)
     classes = 0 if table.classes is None else len(table.classes)
@@ -62,11 +63,18 @@ def fit_from_public_start(
     )
 
 
-def public_share(table: Table) -> float:
-    """The share of mu² for the public start: that of public columns, the label counted as one."""
+def public_share(table: Table, mu: float, rows: int) -> float:
+    """The share of mu² for the public start, from declarations and sizes alone.
+
+    At most that of public columns, the label counted as one. Less where noise hardly limits the
+    descent, which then finds by itself what the start would have told it: a descent to the end
+    moves the score of a unit row by about 4d/(μn), the gradient's noise over a curvature of 1/(4d).
+    """
+    features: int = table.public.shape[1] + table.private.shape[1]
+    limited = min(1.0, 4 * features / (mu * rows))
     if table.schema is None:
-        return 1 / 3
-    return len(table.schema.public) / (len(table.schema.columns) + 1)
+        return limited / 3
+    return limited * len(table.schema.public) / (len(table.schema.columns) + 1)
 
 
 def only_public(table: Table) -> Table:

@@ -30,7 +30,7 @@ _LONG = 0.6
 # Up to this private share of a row's squared norm, public features are preconditioned.
 _MOSTLY_PUBLIC = 0.25
 # What is left of public features' lengths where descent only corrects what is known of them.
-_STARTED = 0.15
+_STARTED = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
