@@ -119,6 +119,15 @@ def test_rounds_end_where_the_budget_ends_and_another_run_is_refused(setup):
         run_admm(channel, coordinator.signed, AdmmConfig(rounds=1))
 
 
+def test_a_party_file_that_changes_during_a_run_buys_no_further_rounds(setup):
+    """Rounds that were paid for had the noise of the old file; more of them would cost more."""
+    channel, coordinator, _ = setup(method="admm", rounds=2)
+    state = run_admm(channel, coordinator.signed, AdmmConfig(rounds=1)).state
+    channel, *_ = setup(method="admm", rounds=6)
+    with pytest.raises(InputError, match="has changed since the run began"):
+        run_admm(channel, coordinator.signed, AdmmConfig(rounds=2), state=state)
+
+
 def test_experts_train_once_and_answer_alike_when_asked_again(setup):
     channel, coordinator, folder = setup(method="experts")
     first = train_experts(coordinator, prior=0.5)
@@ -150,6 +159,9 @@ def test_files_that_are_wrong_say_so(setup, tmp_path):
     (folder / "broken.toml").write_text("party = ", encoding="utf-8")
     with pytest.raises(InputError, match="not valid TOML"):
         read_run_file(folder / "broken.toml")
+    (folder / "text.toml").write_text('hide_labels = "2"', encoding="utf-8")
+    with pytest.raises(InputError, match="hide_labels must be a number"):
+        read_run_file(folder / "text.toml")
 
 
 def test_a_damaged_memory_is_not_trusted(tmp_path):

@@ -32,6 +32,9 @@ from halfmask.vertical.party import Party
 DAMPING = 0.7
 """Weight of every expert but the first: the columns of one person repeat part of each other."""
 
+MOST_EXCESS = 1e4
+"""Hidden labels lie at -a and 1 + a; beyond this a they say nothing."""
+
 
 class ExpertParty:
     """A party's side: trains once, then scores rows it is asked about."""
@@ -76,9 +79,7 @@ class ExpertParty:
     def _train(self, request: Message) -> Message:
         if self.coefficients is not None:
             raise InputError(f"Party {self.name!r} has trained already: its budget was for once.")
-        targets = np.asarray(request.arrays["targets"], dtype=np.float64)
-        if targets.shape != (self.party.rows,):
-            raise InputError(f"Party {self.name!r} got {targets.shape} labels for its rows.")
+        targets = self._targets(request)
         self.coefficients = noisy_newton(
             self.matrix,
             targets,
@@ -93,12 +94,38 @@ class ExpertParty:
             values={"trained": 1},
         )
 
+    def _targets(self, request: Message) -> Vector:
+        targets = np.asarray(request.arrays["targets"], dtype=np.float64)
+        if targets.shape != (self.party.rows,):
+            raise InputError(f"Party {self.name!r} got {targets.shape} labels for its rows.")
+        if requested_excess(request) > self.known.target_excess:
+            raise InputError(
+                f"Party {self.name!r} was opened for labels nearer to 0 and 1: hidden ones of this "
+                "epsilon would be cut off."
+            )
+        return targets
+
     def _score(self, request: Message) -> Message:
         """Scores of rows that were opened for queries by name; training rows never are."""
         name = str(request.values.get("rows", ""))
         if name not in self._queries:
             raise InputError(f"Party {self.name!r} opened no rows named {name!r} to score.")
         return request.reply(arrays={"scores": self.scores(self._queries[name])})
+
+
+def requested_excess(request: Message) -> float:
+    """How far outside 0 and 1 the labels of a request lie; 0 if they are in clear.
+
+    The coordinator says so, and targets are clipped to it: a party's noise is scaled to whatever it
+    says, so a wrong number costs accuracy, never privacy.
+    """
+    excess = float(request.values.get("target_excess", 0.0))
+    if not 0 <= excess <= MOST_EXCESS:
+        raise InputError(
+            f"Expected hidden labels of an epsilon of at least {1 / MOST_EXCESS:g} "
+            f"(target_excess from 0 to {MOST_EXCESS:g})."
+        )
+    return excess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +208,11 @@ def train_experts(
     channel = coordinator.channel
     targets = coordinator.labels if hidden is None else hidden.targets
     request = Message(
-        kind="expert-train", run=coordinator.run, round=1, arrays={"targets": targets}
+        kind="expert-train",
+        run=coordinator.run,
+        round=1,
+        arrays={"targets": targets},
+        values={"target_excess": 0.0 if hidden is None else hidden.excess},
     )
     replies = ask_all(channel, request, shapes={})
     combination = fixed_rule(len(channel.parties), prior, damping)

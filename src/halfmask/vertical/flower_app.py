@@ -12,7 +12,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,13 @@ from flwr.app import Message as Envelope
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from halfmask.accounting.gaussian import gaussian_mu
-from halfmask.accounting.ledger import Ledger
 from halfmask.errors import BudgetExceededError, DataError, HalfmaskError, SchemaError
-from halfmask.mechanisms.noise import noise_source
-from halfmask.mechanisms.release import Releaser
-from halfmask.schema import Schema
+from halfmask.mechanisms.noise import NoiseSource
 from halfmask.vertical.admm import AdmmConfig, run_admm, start_state
 from halfmask.vertical.channel import Channel, Message, PartyError
 from halfmask.vertical.coordinator import Coordinator
-from halfmask.vertical.experts import class_prior, train_experts
+from halfmask.vertical.experts import train_experts
+from halfmask.vertical.label_holder import LabelHolder
 from halfmask.vertical.network import (
     NetworkParty,
     RunFile,
@@ -191,17 +188,29 @@ def coordinate(grid: Grid, context: Context) -> None:
     _finish(settings, "result.json", result)
 
 
-def run_method(channel: Channel, settings: RunFile) -> dict[str, Any]:
-    """Align, then experts or ADMM round by round; every finished round is stored."""
+def run_method(
+    channel: Channel, settings: RunFile, noise: NoiseSource | None = None
+) -> dict[str, Any]:
+    """Align, then experts or ADMM round by round; every finished round is stored.
+
+    `noise` is for tests; no file can ask for noise that is not secret.
+    """
     labels, ids = read_labels(settings)
+    holder = LabelHolder(settings, labels, noise)
     coordinator = Coordinator(channel, labels, ids=ids)
     coordinator.align()
-    common = {"method": settings.method, "parties": list(channel.parties), "rows": len(labels)}
+    hidden = holder.hidden()
+    targets = coordinator.signed if hidden is None else hidden.signed
+    common: dict[str, Any] = {
+        "method": settings.method,
+        "parties": list(channel.parties),
+        "rows": len(labels),
+    }
+    if hidden is not None:
+        common["label_epsilon"] = hidden.epsilon
     if settings.method == "experts":
-        # A run that failed half-way goes on under its own id: who has trained answers as before.
-        coordinator.run = _once(settings, "run-id.json", lambda: secrets.token_hex(8))
-        prior = _once(settings, "prior.json", lambda: _prior(settings, labels))
-        trained = train_experts(coordinator, prior=prior)
+        coordinator.run = holder.run_id()
+        trained = train_experts(coordinator, prior=holder.prior(), hidden=hidden)
         return {
             **common,
             "rounds": 1,
@@ -219,31 +228,13 @@ def run_method(channel: Channel, settings: RunFile) -> dict[str, Any]:
             update=settings.update,  # type: ignore[arg-type]
             rounds=number,
         )
-        state = run_admm(channel, coordinator.signed, config, state=state).state
+        state = run_admm(channel, targets, config, state=state).state
         save_state(path, state)
     return {
         **common,
         "rounds": len(state.history),
         "primal_residual": state.history[-1].primal_residual,
     }
-
-
-def _prior(settings: RunFile, labels: np.ndarray) -> float:
-    """The class prior: exact for public labels, charged to the label holder's ledger otherwise."""
-    if Schema.from_toml(settings.schema).label.role == "public":
-        return class_prior(labels, private=False, ratio=1.0, releaser=None)
-    budget = {"epsilon": settings.label_epsilon, "delta": settings.delta}
-    ledger = Ledger.open_or_create(settings.out / "labels.jsonl", relation="replace", **budget)
-    ratio = gaussian_mu(settings.label_epsilon, settings.delta) * (1 - 1e-9)
-    return class_prior(labels, private=True, ratio=ratio, releaser=Releaser(ledger, noise_source()))
-
-
-def _once(settings: RunFile, name: str, make: Callable[[], Any]) -> Any:
-    """A value that is made in the first attempt of a run and kept for the others."""
-    path = settings.out / name
-    if not path.exists():
-        write_durably(path, json.dumps(make()).encode())
-    return json.loads(path.read_text("utf-8"))
 
 
 def _finish(settings: RunFile, name: str, result: Mapping[str, Any]) -> None:

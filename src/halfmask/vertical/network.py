@@ -21,14 +21,14 @@ from halfmask.accounting.ledger import Ledger
 from halfmask.accounting.relations import Relation, check_relation
 from halfmask.errors import InputError
 from halfmask.frames import check_columns
-from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.noise import NoiseSource, noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.schema import Schema
 from halfmask.table import Encoder, read_frame
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise
 from halfmask.vertical.alignment import row_order
 from halfmask.vertical.channel import Message
-from halfmask.vertical.experts import ExpertParty
+from halfmask.vertical.experts import ExpertParty, requested_excess
 from halfmask.vertical.files import label_codes, party_schemas
 from halfmask.vertical.newton import ExpertRows, NewtonConfig, expert_costs
 from halfmask.vertical.party import Party, admm_party
@@ -60,7 +60,9 @@ class PartyFile:
 class RunFile:
     """What the label holder decides: labels, method, and the public keys of the parties.
 
-    `label_epsilon` pays for the class prior that experts need, where the label is private.
+    `hide_labels` is the ε of randomised labels, which are then all that is ever told of them;
+    without it, `label_epsilon` pays for the class prior that experts need, where the label is
+    private. Either is charged to `ledger`, or to a new one in the folder `out`.
     """
 
     schema: Path
@@ -72,8 +74,10 @@ class RunFile:
     rounds: int = 3
     rho: float = 0.1
     update: str = "sharing"
+    hide_labels: float | None = None
     label_epsilon: float = 0.1
     delta: float = 1e-6
+    ledger: Path | None = None
     timeout: float = 600.0
 
 
@@ -104,6 +108,9 @@ def _settings(cls: type[Any], path: str | Path) -> dict[str, Any]:
     for key, kind in kinds.items():
         if key in given and kind.startswith("Path"):
             given[key] = (file.parent / str(given[key])).resolve()
+        number = isinstance(given.get(key, 0), int | float) and not isinstance(given.get(key), bool)
+        if kind.startswith(("float", "int")) and not number:
+            raise InputError(f"{file}: {key} must be a number without quotation marks.")
     try:
         cls(**given)
     except TypeError as error:
@@ -120,10 +127,14 @@ def sorted_rows(frame: Any, id_column: str, who: str) -> tuple[Any, list[Any]]:
 
 
 class NetworkParty:
-    """A party as it answers messages from elsewhere: opened from its file, durable."""
+    """A party as it answers messages from elsewhere: opened from its file, durable.
 
-    def __init__(self, settings: PartyFile) -> None:
+    `noise` is for tests; no file can ask for noise that is not secret.
+    """
+
+    def __init__(self, settings: PartyFile, noise: NoiseSource | None = None) -> None:
         self.settings = settings
+        self._noise = noise or noise_source()
         schemas = party_schemas(Schema.from_toml(settings.schema))
         if settings.party not in schemas:
             raise InputError(f"The schema has no column of party {settings.party!r}.")
@@ -188,7 +199,7 @@ class NetworkParty:
         ledger = Ledger.open_or_create(
             path, epsilon=own.epsilon, delta=own.delta, relation=self._relation
         )
-        return Releaser(ledger, noise_source())
+        return Releaser(ledger, self._noise)
 
     def _ratio(self, withhold_share: float) -> float:
         mu = gaussian_mu(self.settings.epsilon, self.settings.delta) * _HAIR
@@ -204,12 +215,19 @@ class NetworkParty:
             noise = noise.fitted(
                 ratio=self._ratio(share), rounds=own.rounds, row_norm=self._row_norm
             )
+        terms = np.array([noise.rounds, noise.ratio, noise.row_norm, own.strength])
+        if before is not None and not np.array_equal(before.memory["terms"], terms):
+            # The rounds that were paid for had the noise of the old terms.
+            raise InputError(
+                f"The file of party {own.party!r} has changed since the run began: restore it, or "
+                "start a new run."
+            )
         side = AdmmParty(
             self._matrix,
             strength=own.strength,
             noise=noise,
             releaser=self._releaser() if noise.is_private else None,
-            noise_source=noise_source(),
+            noise_source=self._noise,
             name=own.party,
             paid_rounds=None if before is None else own.rounds - before.round,
         )
@@ -217,14 +235,17 @@ class NetworkParty:
             side.released = np.array(before.memory["released"])
             side.x = np.array(before.memory["x"])
         reply = admm_party(own.party, side).answer(request)
-        return reply, {"released": side.released, "x": side.x}
+        return reply, {"released": side.released, "x": side.x, "terms": terms}
 
     def _train(self, request: Message) -> tuple[Message, dict[str, np.ndarray]]:
         own = self.settings
+        excess = requested_excess(request)
         rows = ExpertRows(
             row_norm=self._row_norm,
             nonnegative=not any(c.kind == "number" and c.bins == 0 for c in self._schema.columns),
-            label_private=self._schema.label.role == "private",
+            # Randomised labels are the label holder's guarantee; the party's is for its block.
+            label_private=self._schema.label.role == "private" and not excess,
+            target_excess=excess,
         )
         config = NewtonConfig()
         side = ExpertParty(

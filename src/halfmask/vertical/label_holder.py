@@ -1,0 +1,115 @@
+"""What the label holder draws once per run and keeps: hidden labels, the class prior, the run's id.
+
+A run that is resumed must not draw again: a second set of randomised labels, or a second noisy
+prior, would be a second release. So everything drawn is charged to the label holder's ledger, then
+stored in the run's folder, then used. A crash between charge and store wastes budget and never
+loses track of it. Guarantee: docs/proofs/randomized_response.md.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.ledger import Ledger
+from halfmask.errors import InputError
+from halfmask.mechanisms.noise import NoiseSource, noise_source
+from halfmask.mechanisms.release import Releaser
+from halfmask.schema import Schema
+from halfmask.vertical.block import Vector
+from halfmask.vertical.experts import class_prior
+from halfmask.vertical.labels import HiddenLabels, hide_labels
+from halfmask.vertical.network import RunFile
+from halfmask.vertical.store import write_durably
+
+_HIDDEN = "hidden-labels.json"
+_BEGUN = ("run-id.json", "state.npz")
+
+
+class LabelHolder:
+    """The labels (0 and 1) of one run, and what may be told of them."""
+
+    def __init__(self, settings: RunFile, labels: Vector, noise: NoiseSource | None = None) -> None:
+        self._settings = settings
+        self._labels = labels
+        self._noise = noise or noise_source()
+        self._private = Schema.from_toml(settings.schema).label.role == "private"
+        if settings.hide_labels is None and (settings.out / _HIDDEN).exists():
+            raise InputError(
+                f"The run in {settings.out} began with hidden labels: keep hide_labels in the run "
+                "file, or choose another folder. Nothing was sent."
+            )
+        begun = any((settings.out / name).exists() for name in _BEGUN)
+        if settings.hide_labels is not None and begun and not (settings.out / _HIDDEN).exists():
+            raise InputError(
+                f"The run in {settings.out} began with labels in clear, which cannot be hidden "
+                "afterwards: choose another folder."
+            )
+        if self._private and settings.method == "admm" and settings.hide_labels is None:
+            raise InputError(
+                "The schema declares the label private, and the dual that admm broadcasts tells "
+                "every party every label: set hide_labels in the run file, or use experts."
+            )
+
+    def run_id(self) -> str:
+        """The id under which a resumed run goes on: who has answered before answers alike."""
+        return str(self._once("run-id.json", lambda: secrets.token_hex(8)))
+
+    def hidden(self) -> HiddenLabels | None:
+        """The labels by randomised response, if the run file asks for it: drawn once, charged."""
+        epsilon = self._settings.hide_labels
+        if epsilon is None:
+            return None
+        kept = self._once(_HIDDEN, lambda: self._randomised(epsilon))
+        if kept["epsilon"] != epsilon or len(kept["targets"]) != len(self._labels):
+            raise InputError(
+                f"The run in {self._settings.out} hid {len(kept['targets'])} labels at epsilon "
+                f"{kept['epsilon']:g}: keep both, or choose another folder. Nothing was sent."
+            )
+        targets = np.asarray(kept["targets"], dtype=np.float64)
+        return HiddenLabels(targets=targets, excess=float(kept["excess"]), epsilon=epsilon)
+
+    def prior(self) -> float:
+        """The class prior: exact for public labels, from the hidden ones, or one noisy number."""
+        return float(self._once("prior.json", self._prior))
+
+    def _randomised(self, epsilon: float) -> dict[str, Any]:
+        hidden = hide_labels(
+            self._labels, epsilon=epsilon, ledger=self._ledger(epsilon), noise=self._noise
+        )
+        return {
+            "epsilon": epsilon,
+            "excess": hidden.excess,
+            "targets": hidden.targets.tolist(),
+        }
+
+    def _prior(self) -> float:
+        hidden = self.hidden()
+        if hidden is not None:
+            return class_prior(hidden.targets, private=False, ratio=1.0, releaser=None)
+        if not self._private:
+            return class_prior(self._labels, private=False, ratio=1.0, releaser=None)
+        epsilon, delta = self._settings.label_epsilon, self._settings.delta
+        door = Releaser(self._ledger(epsilon), self._noise)
+        ratio = gaussian_mu(epsilon, delta) * (1 - 1e-9)
+        return class_prior(self._labels, private=True, ratio=ratio, releaser=door)
+
+    def _ledger(self, epsilon: float) -> Ledger:
+        if self._settings.ledger is not None:
+            return Ledger.open(self._settings.ledger)
+        path = self._settings.out / "labels.jsonl"
+        return Ledger.open_or_create(
+            path, epsilon=epsilon, delta=self._settings.delta, relation="replace"
+        )
+
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        """A value that is made in the first attempt of a run and kept for the others."""
+        path = self._settings.out / name
+        if not path.exists():
+            write_durably(path, json.dumps(make()).encode())
+        return json.loads(path.read_text("utf-8"))
