@@ -160,13 +160,15 @@ def test_an_audit_of_adult_costs_at_most_half_a_training_more():
             noise=noise_source(),
         )
 
-    def least(run):
-        times = []
-        for _ in range(3):
-            started = time.process_time()
-            run()
-            times.append(time.process_time() - started)
-        return min(times)
+    def seconds(run):
+        started = time.process_time()
+        run()
+        return time.process_time() - started
 
     fit(table)
-    assert least(lambda: audit(table, fit, 1000)) <= 1.5 * least(lambda: fit(table))
+    # Processor time, in turns, the least of five: what else runs on the machine hardly enters.
+    pairs = [
+        (seconds(lambda: fit(table)), seconds(lambda: audit(table, fit, 1000))) for _ in "12345"
+    ]
+    training, auditing = (min(times) for times in zip(*pairs, strict=True))
+    assert auditing <= 1.5 * training

@@ -167,25 +167,13 @@ def _knowledge(table: Table) -> Floats:
 
 def draw(inferences: Sequence[Inference], path: Path) -> None:
     """Bars per column, without and with the model, and the bound as a line above them."""
-    from matplotlib.figure import Figure
+    from halfmask.report.plots import guess_bars, house_style
 
-    height = 1.2 + 0.45 * len(inferences)
-    figure = Figure(figsize=(7.0, height), layout="constrained")
-    axes = figure.subplots()
-    place = np.arange(len(inferences))
-    axes.barh(
-        place - 0.2, [i.without_model for i in inferences], 0.36, label="public part and label only"
-    )
-    axes.barh(place + 0.2, [i.with_model for i in inferences], 0.36, label="with the model")
-    for row, inference in enumerate(inferences):
-        label = "most any attacker can reach" if row == 0 else None
-        axes.plot([inference.bound] * 2, [row - 0.4, row + 0.4], "k-", lw=2, label=label)
-    axes.set_yticks(place, [i.column.replace("$", r"\$") for i in inferences])
-    axes.set_xlim(0, 1)
-    axes.invert_yaxis()
-    axes.set_xlabel("share of right guesses")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=8)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    bars = [(i.column, i.without_model, i.with_model, i.bound) for i in inferences]
+    figure = guess_bars(bars).get_figure(root=True)
+    assert figure is not None
+    with house_style():
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def largest_gain(inferences: Sequence[Inference]) -> float:
