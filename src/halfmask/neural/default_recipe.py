@@ -3,13 +3,15 @@
 Class means of the private features are released once. A discriminant made of them, and networks
 trained on public rows padded by draws from them, are added up into one network: the discriminant
 holds out against noise, the networks know what is not linear. Where there are rows enough, the rest
-of the budget corrects its scores with a few private steps. Every number follows from n, epsilon,
-delta and public columns. Guarantee: docs/proofs/network.md.
+of the budget corrects its scores with a few private steps. Class means know nothing of relations
+between columns; where public columns show that those matter, neural.warm_start takes over. Every
+number follows from n, epsilon, delta and public columns. Guarantee: docs/proofs/network.md.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,11 +24,12 @@ from halfmask.neural.config import MlpConfig
 from halfmask.neural.correction import correct_scores
 from halfmask.neural.discriminant import Discriminant, PublicClasses
 from halfmask.neural.network import Mlp
-from halfmask.neural.padding import Padding
+from halfmask.neural.padding import Padding, PaddingName
 from halfmask.neural.paid import Spent, noise_of_steps, pay_for_means
 from halfmask.neural.pretrain import as_rows, pretrain, summed
 from halfmask.neural.rows import NetworkRows
 from halfmask.neural.trainer import TrainerConfig
+from halfmask.neural.warm_start import WARM_STEPS, columns_work_together, warm_start
 from halfmask.public_loss import PublicLoss
 
 # Of the correction, whose inputs have length 3; fixed beforehand, the same for every table.
@@ -41,18 +44,36 @@ _NETWORKS = 0.5
 _PROBE = 4096
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Recipe:
+    """A network, its private steps if there were any, how rows were padded, and a public curve."""
+
+    network: Mlp
+    steps: TrainerConfig | None
+    padding: PaddingName
+    curve: PublicLoss
+
+
 def default_recipe(
     data: NetworkRows,
     releaser: Releaser,
     epsilon: float,
     delta: float,
     config: MlpConfig,
-    curve: PublicLoss,
-) -> tuple[Mlp, TrainerConfig | None]:
-    """A network under (epsilon, delta), and its private steps if there were any.
-
-    `curve` gets the loss of padded rows: by epochs, then by steps of the correction.
-    """
+) -> Recipe:
+    """A network under (epsilon, delta). An explicit share of a release asks for the release."""
+    if config.release_share is None and columns_work_together(data, config, releaser.shards):
+        curve = PublicLoss(
+            "mean loss of public batches whose private columns are zero, by steps",
+            steps=config.steps or WARM_STEPS,
+        )
+        network, trainer = warm_start(data, releaser, epsilon, delta, config, curve.note)
+        return Recipe(network=network, steps=trainer, padding="zero", curve=curve)
+    curve = PublicLoss(
+        "mean loss of rows whose private columns are drawn from the released class means: by "
+        "epochs of the networks trained on such rows, then by steps of the correction, if any",
+        steps=config.pretrain.epochs,
+    )
     rows = rows_in_all(len(data.labels), releaser.shards)
     share = config.release_share or _share(rows, releaser, epsilon, delta, config)
     classes = PublicClasses.of(data.shown, data.labels, data.classes, releaser.shards)
@@ -78,7 +99,7 @@ def default_recipe(
     )
     network = _together(discriminant.network(), networks, classes, padding)
     if share == 1.0:
-        return network, None
+        return Recipe(network=network, steps=None, padding="class-samples", curve=curve)
     trainer = _steps(rows, releaser, epsilon, delta, config, spent)
 
     def padded(some: slice) -> torch.Tensor:
@@ -89,7 +110,7 @@ def default_recipe(
 
     labels = torch.from_numpy(data.labels)
     corrected = correct_scores(network, data.real, padded, labels, trainer, releaser, watch=watch)
-    return corrected, trainer
+    return Recipe(network=corrected, steps=trainer, padding="class-samples", curve=curve)
 
 
 def _share(rows: int, releaser: Releaser, epsilon: float, delta: float, config: MlpConfig) -> float:

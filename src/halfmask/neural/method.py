@@ -62,13 +62,8 @@ def fit_mlp(
         raise InputError("Nothing is private: any ordinary method serves better.")
     if config.recipe == "algorithm-1":
         return _algorithm_1(data, releaser, epsilon, delta, config)
-    curve = PublicLoss(
-        "mean loss of rows whose private columns are drawn from the released class means: by "
-        "epochs of the networks trained on such rows, then by steps of the correction, if any",
-        steps=config.pretrain.epochs,
-    )
-    network, trainer = default_recipe(data, releaser, epsilon, delta, config, curve)
-    return _fit(data, network, trainer, "default", "class-samples", curve)
+    made = default_recipe(data, releaser, epsilon, delta, config)
+    return _fit(data, made.network, made.steps, "default", made.padding, made.curve)
 
 
 def _algorithm_1(

@@ -1,0 +1,129 @@
+"""Figures of feature privacy: honest splits, climbs that end inside, reports and figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halfmask.datasets.files import Split
+from halfmask.experiments import feature_privacy, location30, mnist_pixels, purchase100
+from halfmask.experiments.feature_privacy import climb, public_columns
+
+METHODS = ("auto", "dp-sgd", "sgd")
+
+
+def made_up(rows: int = 300) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(0)
+    values = (generator.random((rows, location30.LOCATION_COLUMNS)) < 0.1).astype(np.uint8)
+    return values, generator.integers(0, location30.LOCATION_CLASSES, rows)
+
+
+def at_start(score: Any, start: Any, longest: Any) -> Any:
+    """A climb that tries its first setting only, and few steps."""
+    setting = {**start, "steps": 3} if "steps" in start else dict(start)
+    return setting, [{**setting, "held_out": score(setting)}]
+
+
+def test_test_rows_are_the_same_in_every_draw_and_never_held_out() -> None:
+    rows, labels = made_up()
+    rows[:, 0] = 0
+    labels = np.arange(300) % 30
+    marks = np.arange(300)
+    bits = (marks[:, None] >> np.arange(9)) & 1
+    rows[:, 1:10] = bits
+
+    def numbers(table: Any) -> set[int]:
+        # The first nine columns spell the number of a row, wherever they are.
+        found = np.zeros(table.n, dtype=int)
+        for block, names in (
+            (table.public, table.public_names),
+            (table.private, table.private_names),
+        ):
+            for bit in range(9):
+                name = f"x{bit + 1}=1"
+                if name in names:
+                    found += block[:, names.index(name)].astype(int) << bit
+        return set(found.tolist())
+
+    tables = location30.tables_of(rows, labels, train_rows=200)
+    train, test = tables(1, "test")
+    _, again = tables(2, "test")
+    fit, held = tables(1, "held-out")
+    assert numbers(test) == numbers(again)
+    assert len(numbers(test)) == 100
+    assert numbers(train) | numbers(test) == set(range(300))
+    assert numbers(fit) | numbers(held) == numbers(train)
+    assert not numbers(fit) & numbers(held)
+    assert len(numbers(held)) == 40
+    assert train.schema is not None
+    assert len(train.schema.public) == location30.PUBLIC_COLUMNS
+    assert not train.label_private
+
+
+def test_seeds_draw_other_public_columns() -> None:
+    assert public_columns(446, 74, 1) != public_columns(446, 74, 2)
+    assert len(public_columns(446, 74, 1)) == 74
+
+
+def test_a_climb_ends_where_every_neighbour_is_worse_or_forbidden() -> None:
+    def score(setting: dict[str, Any]) -> float:
+        return -(np.log2(setting["rate"] / 8) ** 2) - np.log2(setting["steps"] / 40) ** 2
+
+    best, tried = climb(score, {"rate": 0.5, "steps": 160}, {})
+    assert best == {"rate": 8.0, "steps": 40}
+    for axis, value in best.items():
+        for factor in (2, 0.5):
+            beside = {**best, axis: value * factor}
+            assert any(beside.items() <= each.items() for each in tried)
+    held, _ = climb(score, {"rate": 0.5, "steps": 160}, {"rate": 1.0})
+    assert held["rate"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["location30", "purchase100", "mnist-pixels"])
+def test_a_small_run_reports_every_curve_and_draws_them(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(feature_privacy, "climb", at_start)
+    small: dict[str, Any] = {"out": tmp_path, "draws": 2, "epsilons": (8.0,)}
+    if name == "location30":
+        monkeypatch.setattr(location30, "load_location30", lambda folder: made_up(4040))
+        monkeypatch.setattr(feature_privacy, "accuracy", lambda *rows, **run: (0.5, "mlp"))
+        report = location30.run(**small)
+    elif name == "purchase100":
+        report = purchase100.run(tmp_path, train_rows=300, test_rows=60, **small)
+        assert report["data"].startswith("stand-in")
+        assert report["chosen"] == ["mlp"]
+    else:
+        monkeypatch.setattr(mnist_pixels, "load_mnist", lambda folder: _digits())
+        report = mnist_pixels.run(train_rows=120, test_rows=40, **small)
+        assert report["chosen"] == ["mlp"]
+    found = {(row["method"], row["epsilon"]): row for row in report["results"]}
+    assert set(found) == {("non-private", None), *((method, 8.0) for method in METHODS)}
+    assert all(row["draws"] == 2 for row in report["results"])
+    assert {row["relation"] for row in report["results"] if row["epsilon"]} == {"replace"}
+    assert report["tuned"]["dp-sgd"]["8"]
+    assert report["tried"]["sgd"]["8"]
+    assert Path(report["figure"]).stat().st_size > 0
+
+
+def _digits() -> Split:
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (200, mnist_pixels.PIXELS)).astype(np.uint8)
+    labels = (np.arange(200) % 10).astype(np.int64)
+    return Split(x_train=images, y_train=labels, x_test=images, y_test=labels)
+
+
+def test_the_published_table_is_read_where_it_is(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    lines = [
+        ",".join([str(1 + row % 100), *generator.integers(0, 2, 600).astype(str)])
+        for row in range(120)
+    ]
+    (tmp_path / purchase100.FILE).write_text("\n".join(lines) + "\n")
+    rows, labels, source = purchase100.load(tmp_path, 50)
+    assert source == "real"
+    assert rows.shape == (120, 600)
+    assert labels.max() == 99
