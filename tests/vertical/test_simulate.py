@@ -129,6 +129,31 @@ def test_a_partys_ledger_is_charged_and_refuses_the_second_run(files):
     assert Ledger.open(files / "bank.jsonl").spent() == pytest.approx(0.8, abs=1e-3)
 
 
+@pytest.mark.parametrize("method", ["experts", "admm"])
+def test_hidden_labels_are_charged_to_the_label_holders_ledger(files, method):
+    path = files / "labels.jsonl"
+    Ledger.create(path, epsilon=3.0, delta=1e-6, relation="replace")
+    options = ("--method", method, "--label-ledger", path, "--hide-labels", "2")
+    parsed(simulate(files, *options))
+    assert simulate(files, *options).exit_code == 3
+    ledger = Ledger.open(path)
+    ledger.verify()
+    assert ledger.spent() == pytest.approx(2.0, abs=1e-4)
+
+
+def test_a_private_label_is_charged_for_every_expert_and_the_prior(files):
+    """The label holder's ledger says what one label costs over all that is released."""
+    path = files / "labels.jsonl"
+    Ledger.create(path, epsilon=3.0, delta=1e-6, relation="replace")
+    schema = (files / "schema.toml").read_text(encoding="utf-8")
+    private = schema.replace('role = "public"', 'role = "private"', 1)
+    (files / "schema.toml").write_text(private, encoding="utf-8")
+    data = parsed(simulate(files, "--label-ledger", path))
+    ledger = Ledger.open(path)
+    assert len(ledger.events()) == 3
+    assert ledger.spent() == pytest.approx(data["costs"]["label"], rel=1e-4)
+
+
 def edit(file, change):
     lines = file.read_text(encoding="utf-8").split("\n")
     file.write_text("\n".join(change(lines)), encoding="utf-8")

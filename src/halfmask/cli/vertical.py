@@ -57,6 +57,7 @@ vertical.add_command(join)
 )
 @click.option("--hide-labels", type=float, metavar="EPSILON", help="Randomise labels first.")
 @click.option("--ledger", "ledgers", multiple=True, metavar="NAME=FILE", help="A party's budget.")
+@click.option("--label-ledger", type=FILE, help="The label holder's budget.")
 @click.option("--unsafe-seed", type=int, help="Reproducible noise: not private.")
 @json_option
 def simulate(
@@ -77,6 +78,7 @@ def simulate(
     update: str,
     hide_labels: float | None,
     ledgers: tuple[str, ...],
+    label_ledger: Path | None,
     unsafe_seed: int | None,
     as_json: bool,
 ) -> None:
@@ -104,6 +106,7 @@ def simulate(
         relation=checked,
         unsafe_seed=unsafe_seed,
         ledgers={name: Ledger.open(file) for name, file in _named(ledgers, "--ledger").items()},
+        label_ledger=None if label_ledger is None else Ledger.open(label_ledger),
     )
     label_private = schema.label.role == "private"
     if method == "experts":

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from halfmask.accounting.events import GaussianEvent
 from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import InputError
@@ -30,7 +31,7 @@ from halfmask.vertical.experts import (
     train_experts,
 )
 from halfmask.vertical.fdml import FdmlConfig, FdmlNoise, FdmlParty, run_fdml
-from halfmask.vertical.labels import hide_labels
+from halfmask.vertical.labels import HiddenLabels, hide_labels
 from halfmask.vertical.loss import loss_named
 from halfmask.vertical.newton import ExpertRows, NewtonConfig, expert_costs
 from halfmask.vertical.party import admm_party
@@ -113,11 +114,7 @@ def simulate_admm(
             raise InputError(
                 f"Labels can be hidden for logistic and squared loss, not {config.loss}."
             )
-        ledger = MemoryLedger(epsilon=label_epsilon, delta=1e-9)
-        source = (budget or _NO_BUDGET).noise(len(sides))
-        targets = hide_labels(
-            task.labels, epsilon=label_epsilon, ledger=ledger, noise=source
-        ).signed
+        targets = _hidden(task, budget or _NO_BUDGET, label_epsilon).signed
         costs["label"] = label_epsilon
     if doors and budget is not None:
         ratios = [budget.ratio(1.0)] * len(doors)
@@ -213,11 +210,7 @@ def simulate_experts(
     the parties by randomised response.
     """
     config = config or NewtonConfig()
-    hidden = None
-    if label_epsilon is not None:
-        ledger = MemoryLedger(epsilon=label_epsilon, delta=1e-9)
-        source = budget.noise(len(task.columns))
-        hidden = hide_labels(task.labels, epsilon=label_epsilon, ledger=ledger, noise=source)
+    hidden = None if label_epsilon is None else _hidden(task, budget, label_epsilon)
     parties: dict[str, ExpertParty] = {}
     doors: dict[str, Releaser] = {}
     for index, part in enumerate(task.columns):
@@ -244,10 +237,13 @@ def simulate_experts(
     elif label_private:
         # A tenth of one party's budget is plenty for one count.
         prior_ratio = 0.1 * gaussian_mu(budget.epsilon, budget.delta)
-        door = Releaser(
-            MemoryLedger(epsilon=budget.epsilon, delta=budget.delta),
-            budget.noise(len(parties) + 1),
-        )
+        ledger = budget.label_ledger or MemoryLedger(epsilon=budget.epsilon, delta=budget.delta)
+        if budget.label_ledger is not None:
+            # The label is spent once per party as well: its own ledger holds the whole sum.
+            for side in parties.values():
+                event = GaussianEvent(replace=side.costs.label, withhold=side.costs.withhold)
+                ledger.charge([event], f"labels in the expert of {side.name}")
+        door = Releaser(ledger, budget.noise(len(parties) + 1))
     prior = class_prior(labels, private=door is not None, ratio=prior_ratio, releaser=door)
     result = train_experts(
         Coordinator(channel, task.labels), prior=prior, hidden=hidden, damping=damping
@@ -288,6 +284,13 @@ def column_share(row_norm: float, kappa: float, exact_ridge: bool) -> float:
 
 
 _NO_BUDGET = Budget(epsilon=1.0, delta=1e-6)
+
+
+def _hidden(task: Task, budget: Budget, epsilon: float) -> HiddenLabels:
+    """Randomised labels, charged to the label holder's ledger before they are drawn."""
+    ledger = budget.label_ledger or MemoryLedger(epsilon=epsilon, delta=1e-9)
+    source = budget.noise(len(task.columns))
+    return hide_labels(task.labels, epsilon=epsilon, ledger=ledger, noise=source)
 
 
 def _simulation(

@@ -52,13 +52,18 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What each party may spend; a seed makes the noise reproducible and not private."""
+    """What each party may spend; a seed makes the noise reproducible and not private.
+
+    `ledgers` are the parties' own, by name; `label_ledger` is the label holder's. Where one is not
+    given, a budget of this run alone takes its place.
+    """
 
     epsilon: float
     delta: float
     relation: Relation = "replace"
     unsafe_seed: int | None = None
     ledgers: Mapping[str, BudgetLedger] = field(default_factory=dict)
+    label_ledger: BudgetLedger | None = None
 
     def releaser(self, name: str, index: int) -> Releaser:
         """The door of one party: its own ledger, its own noise."""
