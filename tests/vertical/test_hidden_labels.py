@@ -86,13 +86,25 @@ def train_loss(task, scores):
     return float(loss_named("logistic").value(scores, 2 * task.labels - 1).mean())
 
 
-def test_experts_with_hidden_labels_are_the_same_over_flower_and_in_process(tmp_path):
+@pytest.mark.parametrize("combine", ["fixed", "aggregate"])
+def test_experts_with_hidden_labels_are_the_same_over_flower_and_in_process(tmp_path, combine):
     organisations(tmp_path, method="experts", label="private")
-    result = run(over_flower(tmp_path), tmp_path)
+    aggregate = combine == "aggregate"
+    for name in NAMES:
+        with (tmp_path / f"{name}.toml").open("a", encoding="utf-8") as file:
+            file.write(f"aggregate = {str(aggregate).lower()}\n")
+    result = run(over_flower(tmp_path), tmp_path, combine=combine)
+    assert aggregate == ("DP aggregate" in result["combination"]["rule"])
     assert result["label_epsilon"] == EPSILON
     task = task_of(tmp_path)
     budget = Budget(epsilon=1.0, delta=1e-6, unsafe_seed=SEED)
-    expected = simulate_experts(task, budget=budget, label_private=True, label_epsilon=EPSILON)
+    expected = simulate_experts(
+        task,
+        budget=budget,
+        label_private=True,
+        label_epsilon=EPSILON,
+        aggregate=aggregate,
+    )
     rule = result["combination"]
     scores = rule["intercept"] + sum(
         weight * (part.train @ np.array(result["coefficients"][part.name]))

@@ -102,6 +102,13 @@ def test_experts_learn_from_files(files):
     assert all(statement["seeded"] for statement in data["privacy"].values())
 
 
+def test_experts_combined_by_counts_spend_the_same(files):
+    data = parsed(simulate(files, "--combine", "aggregate"))
+    for name, statement in data["privacy"].items():
+        assert 0.99 < statement["epsilon"] <= 1.0
+        assert f"counts of the scores of {name} by class" in " ".join(statement["released"])
+
+
 @pytest.mark.parametrize("noise", ["none", "as-written"])
 def test_no_epsilon_is_printed_where_there_is_no_guarantee(files, noise):
     data = parsed(simulate(files, "--method", "admm", "--noise", noise, tested=False))

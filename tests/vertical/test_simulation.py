@@ -67,6 +67,7 @@ def test_every_private_method_spends_exactly_what_was_asked_under_either_relatio
     runs = [
         simulate_experts(task, budget=budget),
         simulate_experts(task, budget=budget, label_private=True),
+        simulate_experts(task, budget=budget, aggregate=True),
         simulate_fdml(
             task, FdmlConfig(epochs=1, batch=500), noise=FdmlNoise(kind="row"), budget=budget
         ),

@@ -37,6 +37,13 @@ vertical.add_command(join)
 @click.option("--party", "parties", multiple=True, required=True, metavar="NAME=FILE")
 @click.option("--id", "id_column", required=True, help="The column of ids in every file.")
 @click.option("--method", type=click.Choice(METHODS), default="experts", show_default=True)
+@click.option(
+    "--combine",
+    type=click.Choice(("fixed", "aggregate")),
+    default="fixed",
+    show_default=True,
+    help="How experts are added: a fixed rule, or weights from DP counts of each one's scores.",
+)
 @click.option("--epsilon", type=float, default=1.0, show_default=True, help="For each party.")
 @click.option("--delta", type=float, default=1e-6, show_default=True)
 @click.option("--relation", type=click.Choice(RELATIONS), default="replace", show_default=True)
@@ -66,6 +73,7 @@ def simulate(
     parties: tuple[str, ...],
     id_column: str,
     method: str,
+    combine: str,
     epsilon: float,
     delta: float,
     relation: str,
@@ -113,7 +121,11 @@ def simulate(
         from halfmask.vertical.simulation import simulate_experts
 
         simulation = simulate_experts(
-            task, budget=budget, label_private=label_private, label_epsilon=hide_labels
+            task,
+            budget=budget,
+            label_private=label_private,
+            label_epsilon=hide_labels,
+            aggregate=combine == "aggregate",
         )
     elif method == "admm":
         simulation = _admm(task, budget, noise, noise_std, rounds, rho, update, hide_labels)

@@ -16,6 +16,13 @@ import numpy as np
 
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser, Sensitivity
+from halfmask.vertical.aggregate import (
+    BINS,
+    count_costs,
+    count_scores,
+    count_sensitivity,
+    weights_from_counts,
+)
 from halfmask.vertical.block import Vector
 from halfmask.vertical.channel import Message, ask_all
 from halfmask.vertical.coordinator import Coordinator
@@ -37,7 +44,12 @@ MOST_EXCESS = 1e4
 
 
 class ExpertParty:
-    """A party's side: trains once, then scores rows it is asked about."""
+    """A party's side: trains once, then scores rows it is asked about.
+
+    `ratio` is μ of everything released for one replaced row; `aggregate_share` is the part of μ²
+    that counts of its training scores take (0: none are released).
+    Guarantee: docs/proofs/experts.md.
+    """
 
     def __init__(
         self,
@@ -49,13 +61,17 @@ class ExpertParty:
         releaser: Releaser,
         config: NewtonConfig | None = None,
         release_model: bool = True,
+        aggregate_share: float = 0.0,
         ids: Sequence[Any] | None = None,
         queries: Mapping[str, Any] | None = None,
     ) -> None:
+        if not 0 <= aggregate_share < 1:
+            raise InputError(f"Expected 0 <= aggregate_share < 1, got {aggregate_share}.")
         self.name = name
         self.matrix = matrix
         self.known = rows
-        self.ratio = ratio
+        # μ² is shared between the model and, where they are asked for, the counts of its scores.
+        self._ratio, self._share = ratio, aggregate_share
         self.config = config or NewtonConfig()
         self.coefficients: Vector | None = None
         self._releaser = releaser
@@ -68,7 +84,7 @@ class ExpertParty:
     @property
     def costs(self) -> ExpertCosts:
         """What training costs one row, in ratios."""
-        return expert_costs(self.known, self.ratio, self.config)
+        return training_costs(self.known, self._ratio, self.config, self._share)
 
     def scores(self, matrix: Any) -> Vector:
         """wᵀx of rows of this party's columns: log-odds of the second class."""
@@ -84,14 +100,26 @@ class ExpertParty:
             self.matrix,
             targets,
             rows=self.known,
-            ratio=self.ratio,
+            ratio=self._ratio * math.sqrt(1 - self._share),
             releaser=self._releaser,
             config=self.config,
             what=f"expert of {self.name}",
         )
-        return request.reply(
-            arrays={"coefficients": self.coefficients} if self._release_model else {},
-            values={"trained": 1},
+        arrays = {"coefficients": self.coefficients} if self._release_model else {}
+        if self._share > 0:
+            arrays["counts"] = self._counts(targets)
+        return request.reply(arrays=arrays, values={"trained": 1})
+
+    def _counts(self, targets: Vector) -> Vector:
+        """Noisy counts of the scores of training rows by class; charged first."""
+        excess = self.known.target_excess
+        bound = count_sensitivity(excess)
+        exact = count_scores(self.scores(self.matrix), np.clip(targets, -excess, 1 + excess))
+        return self._releaser.gaussian(
+            exact,
+            sensitivity=bound,
+            noise_std=bound.replace / (self._ratio * math.sqrt(self._share)),
+            what=f"counts of the scores of {self.name} by class",
         )
 
     def _targets(self, request: Message) -> Vector:
@@ -111,6 +139,15 @@ class ExpertParty:
         if name not in self._queries:
             raise InputError(f"Party {self.name!r} opened no rows named {name!r} to score.")
         return request.reply(arrays={"scores": self.scores(self._queries[name])})
+
+
+def training_costs(
+    rows: ExpertRows, ratio: float, config: NewtonConfig, aggregate_share: float = 0.0
+) -> ExpertCosts:
+    """What the model and the counts of one party cost a row, `ratio` being μ of a replaced one."""
+    model = vars(expert_costs(rows, ratio * math.sqrt(1 - aggregate_share), config))
+    counts = vars(count_costs(ratio * math.sqrt(aggregate_share), rows.target_excess))
+    return ExpertCosts(**{name: math.hypot(model[name], counts[name]) for name in model})
 
 
 def requested_excess(request: Message) -> float:
@@ -164,6 +201,16 @@ def rule_from_public_rows(scores: Sequence[Vector], labels: Vector) -> Combinati
     )
 
 
+def rule_from_counts(counts: Sequence[Vector], prior: float, damping: float) -> Combination:
+    """Weights from noisy counts of each party's own scores by class: a DP aggregate."""
+    weights, intercept = weights_from_counts(counts, prior, damping)
+    return Combination(
+        weights=weights,
+        intercept=intercept,
+        rule=f"DP aggregate: experts recalibrated, all but the best times {damping:g}",
+    )
+
+
 def class_prior(labels: Vector, *, private: bool, ratio: float, releaser: Releaser | None) -> float:
     """The frequency of the second class: exact if labels are public, else one noisy number.
 
@@ -199,9 +246,12 @@ def train_experts(
     hidden: HiddenLabels | None = None,
     damping: float = DAMPING,
     public_labels: Vector | None = None,
+    aggregate: bool = False,
 ) -> ExpertsResult:
     """One exchange: labels out (or their randomised estimates), models back.
 
+    With `aggregate`, parties send noisy counts of their scores along, and the combination is
+    computed from these; parties that were not opened for it are named.
     With `public_labels`, a second exchange asks for scores of the rows that parties opened as
     "public" and fits the combination on them.
     """
@@ -214,8 +264,12 @@ def train_experts(
         arrays={"targets": targets},
         values={"target_excess": 0.0 if hidden is None else hidden.excess},
     )
-    replies = ask_all(channel, request, shapes={})
+    shapes = {"counts": (2, BINS)} if aggregate else {}
+    replies = ask_all(channel, request, shapes=shapes)
     combination = fixed_rule(len(channel.parties), prior, damping)
+    if aggregate:
+        counts = [np.asarray(replies[name].arrays["counts"]) for name in channel.parties]
+        combination = rule_from_counts(counts, prior, damping)
     if public_labels is not None:
         ask = Message(kind="expert-score", run=coordinator.run, round=2, values={"rows": "public"})
         shape = {"scores": (len(public_labels),)}

@@ -210,7 +210,12 @@ def run_method(
         common["label_epsilon"] = hidden.epsilon
     if settings.method == "experts":
         coordinator.run = holder.run_id()
-        trained = train_experts(coordinator, prior=holder.prior(), hidden=hidden)
+        trained = train_experts(
+            coordinator,
+            prior=holder.prior(),
+            hidden=hidden,
+            aggregate=settings.combine == "aggregate",
+        )
         return {
             **common,
             "rounds": 1,

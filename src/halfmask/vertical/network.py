@@ -26,11 +26,12 @@ from halfmask.mechanisms.release import Releaser
 from halfmask.schema import Schema
 from halfmask.table import Encoder, read_frame
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise
+from halfmask.vertical.aggregate import SHARE
 from halfmask.vertical.alignment import row_order
 from halfmask.vertical.channel import Message
-from halfmask.vertical.experts import ExpertParty, requested_excess
+from halfmask.vertical.experts import ExpertParty, requested_excess, training_costs
 from halfmask.vertical.files import label_codes, party_schemas
-from halfmask.vertical.newton import ExpertRows, NewtonConfig, expert_costs
+from halfmask.vertical.newton import ExpertRows, NewtonConfig
 from halfmask.vertical.party import Party, admm_party
 from halfmask.vertical.store import RoundStore, Stored
 
@@ -39,7 +40,10 @@ _HAIR = 1 - 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class PartyFile:
-    """What one party decides for itself. Paths are relative to the file."""
+    """What one party decides for itself. Paths are relative to the file.
+
+    `aggregate`: an expert's budget also pays for counts of its scores, by which to combine it.
+    """
 
     party: str
     schema: Path
@@ -53,6 +57,7 @@ class PartyFile:
     noise: str = "row"
     rounds: int = 3
     strength: float = 10.0
+    aggregate: bool = False
     ledger: Path | None = None
 
 
@@ -74,6 +79,7 @@ class RunFile:
     rounds: int = 3
     rho: float = 0.1
     update: str = "sharing"
+    combine: str = "fixed"
     hide_labels: float | None = None
     label_epsilon: float = 0.1
     delta: float = 1e-6
@@ -88,7 +94,10 @@ def read_party_file(path: str | Path) -> PartyFile:
 
 def read_run_file(path: str | Path) -> RunFile:
     """Read the label holder's file; unknown and missing keys are named."""
-    return RunFile(**_settings(RunFile, path))
+    run = RunFile(**_settings(RunFile, path))
+    if run.combine not in ("fixed", "aggregate"):
+        raise InputError(f"{path}: combine must be fixed or aggregate, got {run.combine!r}.")
+    return run
 
 
 def _settings(cls: type[Any], path: str | Path) -> dict[str, Any]:
@@ -111,6 +120,8 @@ def _settings(cls: type[Any], path: str | Path) -> dict[str, Any]:
         number = isinstance(given.get(key, 0), int | float) and not isinstance(given.get(key), bool)
         if kind.startswith(("float", "int")) and not number:
             raise InputError(f"{file}: {key} must be a number without quotation marks.")
+        if kind == "bool" and not isinstance(given.get(key, False), bool):
+            raise InputError(f"{file}: {key} must be true or false.")
     try:
         cls(**given)
     except TypeError as error:
@@ -247,14 +258,15 @@ class NetworkParty:
             label_private=self._schema.label.role == "private" and not excess,
             target_excess=excess,
         )
-        config = NewtonConfig()
+        config, share = NewtonConfig(), SHARE if own.aggregate else 0.0
         side = ExpertParty(
             own.party,
             self._matrix,
             rows=rows,
-            ratio=self._ratio(expert_costs(rows, 1.0, config).withhold),
+            ratio=self._ratio(training_costs(rows, 1.0, config, share).withhold),
             releaser=self._releaser(),
             config=config,
+            aggregate_share=share,
         )
         reply = side.party.answer(request)
         assert side.coefficients is not None

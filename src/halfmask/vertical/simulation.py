@@ -20,6 +20,7 @@ from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
 from halfmask.vertical.admm import AdmmConfig, run_admm
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise
+from halfmask.vertical.aggregate import SHARE
 from halfmask.vertical.block import Constraint, Regulariser, Vector
 from halfmask.vertical.channel import LocalChannel
 from halfmask.vertical.coordinator import Coordinator
@@ -29,11 +30,12 @@ from halfmask.vertical.experts import (
     class_prior,
     combined_ratio,
     train_experts,
+    training_costs,
 )
 from halfmask.vertical.fdml import FdmlConfig, FdmlNoise, FdmlParty, run_fdml
 from halfmask.vertical.labels import HiddenLabels, hide_labels
 from halfmask.vertical.loss import loss_named
-from halfmask.vertical.newton import ExpertRows, NewtonConfig, expert_costs
+from halfmask.vertical.newton import ExpertRows, NewtonConfig
 from halfmask.vertical.party import admm_party
 from halfmask.vertical.sensitivity import column_sensitivity
 from halfmask.vertical.task import Budget, Task
@@ -203,14 +205,18 @@ def simulate_experts(
     label_epsilon: float | None = None,
     config: NewtonConfig | None = None,
     damping: float = DAMPING,
+    aggregate: bool = False,
 ) -> Simulation:
     """One DP model per party and the fixed rule; everything about a party's columns is private.
+
+    `aggregate` takes the weights from DP counts of each party's scores instead, out of its budget.
 
     `label_private` puts the label under each party's guarantee too; `label_epsilon` hides it from
     the parties by randomised response.
     """
     config = config or NewtonConfig()
     hidden = None if label_epsilon is None else _hidden(task, budget, label_epsilon)
+    share = SHARE if aggregate else 0.0
     parties: dict[str, ExpertParty] = {}
     doors: dict[str, Releaser] = {}
     for index, part in enumerate(task.columns):
@@ -225,9 +231,10 @@ def simulate_experts(
             part.name,
             part.train,
             rows=rows,
-            ratio=budget.ratio(expert_costs(rows, 1.0, config).withhold),
+            ratio=budget.ratio(training_costs(rows, 1.0, config, share).withhold),
             releaser=doors[part.name],
             config=config,
+            aggregate_share=share,
         )
     channel = LocalChannel({name: side.party for name, side in parties.items()})
     prior_ratio = 0.0
@@ -246,7 +253,11 @@ def simulate_experts(
         door = Releaser(ledger, budget.noise(len(parties) + 1))
     prior = class_prior(labels, private=door is not None, ratio=prior_ratio, releaser=door)
     result = train_experts(
-        Coordinator(channel, task.labels), prior=prior, hidden=hidden, damping=damping
+        Coordinator(channel, task.labels),
+        prior=prior,
+        hidden=hidden,
+        damping=damping,
+        aggregate=aggregate,
     )
     found = list(parties.values())
 
