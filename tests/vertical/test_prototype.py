@@ -1,9 +1,34 @@
-"""Our rounds and the copy of A's prototype are the same algorithm."""
+"""Our rounds and the copy of A's prototype are the same algorithm; growth is measured fairly."""
 
 from __future__ import annotations
 
+import math
+
+import pytest
+
+from halfmask.bench import admm
 from halfmask.bench.admm import random_table, tight_gap
 
 
 def test_iterates_equal_the_tight_prototype():
     assert tight_gap(*random_table(120, 6), rounds=4) < 1e-6
+
+
+def test_growth_is_measured_on_equal_work(monkeypatch):
+    """Every size runs as many rounds a turn as brings it to the largest; both clocks are told."""
+    monkeypatch.setattr(admm, "TURNS", 2)
+    rounds = {}
+    whole = admm.run_admm
+
+    def counted(channel, targets, config, state=None):
+        done = 0 if state is None else len(state.history)
+        rounds.setdefault(len(targets), []).append(config.rounds - done)
+        return whole(channel, targets, config, state=state)
+
+    monkeypatch.setattr(admm, "run_admm", counted)
+    found = admm.growth((100, 400), lambda rows: (rows, 2))
+    assert rounds == {100: [2, 4, 4], 400: [2, 1, 1]}
+    for clock in ("wall", "processor"):
+        seconds = found[f"{clock}_seconds"]
+        slope = math.log(seconds["400"] / seconds["100"]) / math.log(4)
+        assert found[f"{clock}_exponent"] == pytest.approx(slope)

@@ -17,14 +17,15 @@ import secrets
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from halfmask.errors import InputError
 from halfmask.vertical.block import Vector
 from halfmask.vertical.channel import Channel, Message, ask_all
-from halfmask.vertical.loss import LossName, loss_named
+from halfmask.vertical.loss import Loss, LossName, loss_named
+from halfmask.vertical.rows import row_parts
 
 Update = Literal["sharing", "as-written"]
 UPDATES: tuple[Update, ...] = get_args(Update)
@@ -90,11 +91,6 @@ class AdmmState:
     rho: float
     run: str
     history: list[Round] = field(default_factory=list)
-
-    @property
-    def total(self) -> Vector:
-        """Σ shares."""
-        return cast(Vector, np.sum(list(self.shares.values()), axis=0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,16 +164,12 @@ def _one_round(
     """z and dual from the last shares, then new shares; `state` changes only when every party has
     answered.
     """
-    loss = loss_named(config.loss)
-    penalty = state.rho / divisor
-    total = state.total
-    z = loss.prox(total + state.dual / penalty, targets, penalty, state.z)
-    dual = state.dual + penalty * (total - z)
+    z, dual, residual = _centre(loss_named(config.loss), targets, state, state.rho / divisor)
     request = Message(
         kind="admm-share",
         run=state.run,
         round=number,
-        arrays={"residual": total - z, "dual": dual},
+        arrays={"residual": residual, "dual": dual},
         values={"rho": state.rho, "divisor": divisor},
     )
     replies = ask_all(channel, request, shapes={"share": targets.shape})
@@ -185,18 +177,11 @@ def _one_round(
         name: np.asarray(reply.arrays["share"], np.float64) for name, reply in replies.items()
     }
 
-    moved = np.sum(list(shares.values()), axis=0)
     parties = len(shares)
-    primal = float(np.linalg.norm(moved - z)) / math.sqrt(parties)
-    # Per-party copies of z in the sharing form: share_m + (z - total)/M; their movement is the
-    # dual residual.
-    common = (z - state.z) / parties - (moved - total) / parties
-    dual_square = sum(
-        float(np.sum((shares[name] - state.shares[name] + common) ** 2)) for name in shares
-    )
+    primal, dual_square = _moved(state, shares, z)
     record = Round(
         number=number,
-        primal_residual=primal,
+        primal_residual=primal / math.sqrt(parties),
         dual_residual=state.rho * math.sqrt(dual_square),
         rho=state.rho,
     )
@@ -211,6 +196,46 @@ def _one_round(
     balance = (record.primal_residual * dual_size) / max(record.dual_residual * size, 1e-300)
     state.z, state.dual, state.shares = z, dual, shares
     return record, settled, balance
+
+
+def _centre(
+    loss: Loss, targets: Vector, state: AdmmState, penalty: float
+) -> tuple[Vector, Vector, Vector]:
+    """z, the dual and Σ shares - z from the shares of the last round."""
+    z, dual, residual = (np.empty(len(targets)) for _ in range(3))
+    for part in row_parts(len(targets)):
+        total = _sum(state.shares, part)
+        point = total + state.dual[part] / penalty
+        z[part] = loss.prox(point, targets[part], penalty, state.z[part])
+        residual[part] = total - z[part]
+        dual[part] = state.dual[part] + penalty * residual[part]
+    return z, dual, residual
+
+
+def _moved(state: AdmmState, shares: Mapping[str, Vector], z: Vector) -> tuple[float, float]:
+    """‖Σ shares - z‖, and the square of how far the parties' copies of z have moved.
+
+    In the sharing form party m's copy is share_m + (z - total)/M; its movement is the dual
+    residual.
+    """
+    primal, dual_square = 0.0, 0.0
+    for part in row_parts(len(z)):
+        total, moved = _sum(state.shares, part), _sum(shares, part)
+        gap = moved - z[part]
+        primal += float(gap @ gap)
+        common = (z[part] - state.z[part]) / len(shares) - (moved - total) / len(shares)
+        for name, share in shares.items():
+            step = share[part] - state.shares[name][part] + common
+            dual_square += float(step @ step)
+    return math.sqrt(primal), dual_square
+
+
+def _sum(shares: Mapping[str, Vector], part: slice) -> Vector:
+    first, *others = shares.values()
+    total = first[part].copy()
+    for share in others:
+        total += share[part]
+    return total
 
 
 def _grows(history: list[Round]) -> bool:

@@ -16,7 +16,7 @@ from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
 from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
 from halfmask.vertical.block import Ball, Block, Constraint, Regulariser, Vector
-from halfmask.vertical.rows import bounded_rows
+from halfmask.vertical.rows import bounded_rows, row_parts
 from halfmask.vertical.sensitivity import column_sensitivity, row_sensitivity
 
 ShareNoiseName = Literal["none", "as-written", "column", "row"]
@@ -142,7 +142,9 @@ class AdmmParty:
         `residual` is Σ shares - z of the last round, `divisor` is 1 as written and the number of
         parties in the sharing form.
         """
-        target = self.released - residual / divisor - dual / rho
+        target = np.empty(self.block.rows)
+        for part in row_parts(self.block.rows):
+            target[part] = self.released[part] - residual[part] / divisor - dual[part] / rho
         if self.noise.kind == "row":
             target = np.clip(target, -self.noise.target_bound, self.noise.target_bound)
         kappa = self.strength / rho
