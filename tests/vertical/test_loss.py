@@ -52,6 +52,22 @@ def test_logistic_prox_solves_every_row_to_full_precision():
         assert np.max(np.abs(residual) / (1 + np.abs(c * points))) < 1e-12
 
 
+@pytest.mark.parametrize("c", [0.01, 0.25, 10.0])
+def test_rows_that_have_settled_are_not_disturbed(monkeypatch, c):
+    """From a near start a few Newton steps settle every row; none is thrown back by rounding."""
+    from halfmask.vertical import loss as module
+
+    rng = np.random.default_rng(1)
+    points, targets = rng.normal(size=5000) * 3, rng.choice([-1.0, 1.0], size=5000)
+    found = loss_named("logistic").prox(points, targets, c, points)
+    steps = []
+    exact = module.expit
+    monkeypatch.setattr(module, "expit", lambda z: steps.append(1) or exact(z))
+    again = loss_named("logistic").prox(points, targets, c, found + 0.01 * rng.normal(size=5000))
+    assert np.allclose(again, found, atol=1e-9)
+    assert len(steps) <= 8
+
+
 def test_unknown_loss_is_named():
     with pytest.raises(InputError, match="smoothed-hinge"):
         loss_named("huber")

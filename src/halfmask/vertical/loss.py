@@ -72,7 +72,8 @@ class Logistic:
         for _ in range(_NEWTON_STEPS):
             p = expit(z)
             residual = p + c * z - level
-            if np.all(np.abs(residual) <= scale):
+            settled = np.abs(residual) <= scale
+            if settled.all():
                 break
             above = residual > 0
             np.copyto(high, z, where=above)
@@ -82,7 +83,10 @@ class Logistic:
             # the root it can jump from one end to the other for ever.
             poor = (z + step <= low) | (z + step >= high) | (np.abs(step) > 0.5 * last)
             if poor.any():
-                step = np.where(poor & (residual != 0), 0.5 * (low + high) - z, step)
+                step = np.where(poor, 0.5 * (low + high) - z, step)
+            # Rows that have settled stay: at rounding level steps no longer shrink, and a bisection
+            # would throw them back.
+            step[settled] = 0.0
             z = z + step
             last = np.abs(step)
         return z
