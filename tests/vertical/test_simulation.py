@@ -13,6 +13,7 @@ from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.errors import InputError
 from halfmask.experiments import a9a, gisette
 from halfmask.experiments.vertical_figures import draw
+from halfmask.experiments.vertical_tuning import choose_rho, choose_step_size, held_out
 from halfmask.vertical.admm import AdmmConfig
 from halfmask.vertical.admm_party import ShareNoise
 from halfmask.vertical.fdml import FdmlConfig, FdmlNoise
@@ -130,6 +131,22 @@ def test_private_noise_needs_a_budget_and_two_classes(task):
         simulate_fdml(task, FdmlConfig(), noise=FdmlNoise(kind="row"))
     with pytest.raises(InputError, match="two classes"):
         Task(columns=task.columns, labels=np.array([0.0, 2.0]))
+
+
+def test_settings_are_chosen_on_training_rows_that_are_held_out(task):
+    inner = held_out(task)
+    assert len(inner.labels) + len(inner.test_labels) == len(task.labels)
+    assert np.array_equal(inner.test_labels, task.labels[4::5])
+    for part, whole in zip(inner.columns, task.columns, strict=True):
+        assert np.array_equal(part.test.toarray(), whole.train.toarray()[4::5])
+        assert part.train.shape[0] == len(inner.labels)
+    unseen = Task(columns=task.columns, labels=task.labels, test_labels=1 - task.test_labels)
+    for tuned in (task, unseen):
+        rho = choose_rho(tuned, (1e-4, 0.1, 1e4), rounds=5, strength=1.0)
+        step = choose_step_size(tuned, (1e-4, 0.5), epochs=2, strength=1.0)
+        assert (rho.value, step.value) == (0.1, 0.5)
+        assert rho.losses["0.1"] == min(rho.losses.values())
+        assert set(rho.to_json()["held_out_log_loss"]) == {"0.0001", "0.1", "10000"}
 
 
 def test_figures_are_drawn(task, tmp_path):
