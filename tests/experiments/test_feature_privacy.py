@@ -23,7 +23,7 @@ def made_up(rows: int = 300) -> tuple[np.ndarray, np.ndarray]:
 
 def at_start(score: Any, start: Any, longest: Any) -> Any:
     """A climb that tries its first setting only, and few steps."""
-    setting = {**start, "steps": 3} if "steps" in start else dict(start)
+    setting = {**start, "steps": 3}
     return setting, [{**setting, "held_out": score(setting)}]
 
 
