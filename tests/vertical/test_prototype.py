@@ -22,12 +22,16 @@ def test_growth_is_measured_on_equal_work(monkeypatch):
 
     def counted(channel, targets, config, state=None):
         done = 0 if state is None else len(state.history)
-        rounds.setdefault(len(targets), []).append(config.rounds - done)
+        rounds.setdefault(len(targets), []).append((done, config.rounds))
         return whole(channel, targets, config, state=state)
 
     monkeypatch.setattr(admm, "run_admm", counted)
     found = admm.growth((100, 400), lambda rows: (rows, 2))
-    assert rounds == {100: [2, 4, 4], 400: [2, 1, 1]}
+    third, turns = (2, 3), 2
+    assert rounds == {
+        size: [(0, 2), *[third] * (turns * admm.LARGEST_ROUNDS * 400 // size)]
+        for size in (100, 400)
+    }
     for clock in ("wall", "processor"):
         seconds = found[f"{clock}_seconds"]
         slope = math.log(seconds["400"] / seconds["100"]) / math.log(4)
