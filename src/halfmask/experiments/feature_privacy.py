@@ -39,7 +39,7 @@ NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """Options of `mlp` that stay, the setting a climb starts from, and the least step of an axis.
+    """Options of `mlp` that stay, the setting a climb starts from, and the largest values of axes.
 
     Along an axis a value is doubled or halved.
     """
