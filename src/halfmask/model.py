@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import zipfile
 from abc import ABC, abstractmethod
@@ -108,7 +109,7 @@ class Model(ABC):
             "row_norm": self.row_norm,
             "method": self.method,
             "reason": self.reason,
-            "details": dict(self.details),
+            "details": _storable(dict(self.details)),
             "options": None if self.options is None else options_to_json(self.options),
             "encoder": None if self.encoder is None else self.encoder.to_json(),
             "privacy": self.privacy.to_json(),
@@ -205,6 +206,15 @@ def class_array(classes: tuple[Any, ...] | None) -> NDArray[Any]:
     assert classes is not None
     same = len({type(value) for value in classes}) == 1
     return np.array(list(classes), dtype=None if same else object)
+
+
+def _storable(value: Any) -> Any:
+    """`value` with null for numbers that are not finite: JSON has none, and all is paid by now."""
+    if isinstance(value, Mapping):
+        return {key: _storable(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_storable(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager

@@ -47,6 +47,7 @@ def clipped(gradients: Tensor, clip_norm: float) -> Tensor:
     return (gradients * weights.unsqueeze(1)).sum(0)
 
 
-def relative_error(got: Tensor, expected: Tensor) -> float:
-    scale = float(expected.norm())
+def relative_error(got: Tensor, expected: Tensor, terms: float = 0.0) -> float:
+    """Relative to `expected`, or to a billionth of its `terms` where those cancel each other."""
+    scale = max(float(expected.norm()), 1e-9 * terms)
     return float((got.double() - expected).norm()) / (scale if scale > 0 else 1.0)

@@ -42,7 +42,7 @@ def test_one_row_adds_at_most_the_clip_norm(
     padded = other if close is None else row * (1 + 10.0**close * other)
     labels = torch.randint(0, classes, (1,), generator=generator)
     allowed = clip * (1 + FLOAT32_RESERVE)
-    got = MlpGradients(network, threads=1).clipped_sum(row, labels, clip, padded=padded)
+    got = MlpGradients(network).clipped_sum(row, labels, clip, padded=padded)
     assert got.double().norm() <= allowed
 
 
@@ -54,5 +54,5 @@ def test_terms_that_cancel_do_not_hide_a_long_row(size: float) -> None:
         network.linear[0].weight.copy_(torch.eye(2))
         network.linear[0].bias.zero_()
     row, padded = torch.tensor([[size, -size / 3]]), torch.tensor([[1e-3, 2e-3]])
-    got = MlpGradients(network, threads=1).clipped_sum(row, torch.tensor([0]), 1e-3, padded=padded)
+    got = MlpGradients(network).clipped_sum(row, torch.tensor([0]), 1e-3, padded=padded)
     assert got.double().norm() <= 1e-3 * (1 + FLOAT32_RESERVE)

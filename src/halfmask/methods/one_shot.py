@@ -13,6 +13,7 @@ Guarantee: docs/proofs/one_shot.md.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -137,9 +138,9 @@ def _from_sums(
         head = "softmax"
     elif classes:
         ridge = _ridge(moments, sums, 1.0)
-        coef, chosen["penalty_factor"] = logistic_from_sums(
-            basis.rows, basis.row_weights, sums, ridge, noise
-        )
+        coef, factor = logistic_from_sums(basis.rows, basis.row_weights, sums, ridge, noise)
+        # Under much noise the best model can be the constant one, with no finite penalty.
+        chosen["penalty_factor"] = factor if math.isfinite(factor) else None
         head = "logistic"
     else:
         ridge = _ridge(moments, sums, 1.0)

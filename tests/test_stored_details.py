@@ -1,0 +1,54 @@
+"""A model that was paid for can be stored, whatever the noise made of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from halfmask.mechanisms.noise import noise_source
+from halfmask.model import Model
+from halfmask.schema import Schema
+from halfmask.table import Encoder
+from halfmask.training import train
+
+
+def small_model(epsilon: float, seed: int) -> Model:
+    rng = np.random.default_rng(0)
+    frame = pa.table({"x": rng.uniform(size=20), "y": rng.choice(["a", "b"], 20)})
+    schema = Schema.from_dict(
+        {
+            "label": {"name": "y", "role": "private", "classes": ["a", "b"]},
+            "columns": {"x": {"role": "public", "kind": "number", "bounds": [0, 1]}},
+        }
+    )
+    encoder = Encoder.fit(schema, frame)
+    return train(
+        encoder.encode(frame),
+        epsilon=epsilon,
+        delta=1e-6,
+        relation="replace",
+        method="one-shot",
+        noise=noise_source(seed),
+        encoder=encoder,
+    )
+
+
+def test_a_release_that_says_nothing_is_stored_too(tmp_path: Path) -> None:
+    """Under so much noise the constant model is often the best one, with no finite penalty."""
+    factors = []
+    for seed in range(5):
+        small_model(0.01, seed).save(tmp_path / str(seed))
+        factors.append(Model.load(tmp_path / str(seed)).details["penalty_factor"])
+    assert None in factors
+
+
+def test_a_number_that_is_not_finite_is_stored_as_nothing(tmp_path: Path) -> None:
+    model = small_model(1.0, 0)
+    trace = [1.0, float("inf"), {"deep": float("nan")}]
+    replace(model, details={**model.details, "trace": trace}).save(tmp_path)
+    stored = json.loads((tmp_path / "model.json").read_text())
+    assert stored["details"]["trace"] == [1.0, None, {"deep": None}]
