@@ -1,5 +1,8 @@
 """The audit of real mechanisms: below the claim, close to it, and honest about its own error."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -100,3 +103,21 @@ def test_replaying_hands_out_what_was_recorded():
 def test_meaningless_settings_are_refused(confidence, runs):
     with pytest.raises(InputError, match="Expected"):
         distinguish(coin_game(0.5), confidence=confidence, runs=runs, workers=1)
+
+
+def test_workers_do_not_wait_for_threads_that_a_fork_left_behind() -> None:
+    """A parent whose torch has worker threads already, as after any fit of a network."""
+    code = """
+import torch
+torch.set_num_threads(2)
+torch.randn(400, 400) @ torch.randn(400, 400)
+from halfmask.audit.distinguish import distinguish
+from halfmask.audit.mechanisms import MECHANISMS
+game = MECHANISMS["mlp-correction"](4.0, 1e-5, "replace")
+game.play(True)
+print(distinguish(game, runs=100, workers=2).runs)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr

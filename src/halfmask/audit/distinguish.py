@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -233,6 +234,14 @@ def _chunk(runs: int) -> Trials:
     return Trials(second=coins, scores=np.nan_to_num(scores, nan=0.0))
 
 
+def _one_thread() -> None:
+    """A worker has a core of its own, and waits for ever on threads that a fork left behind."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
 @contextmanager
 def _players(
     game: Game, workers: int | None
@@ -244,7 +253,7 @@ def _players(
     pool = None
     try:
         if count > 1 and "fork" in multiprocessing.get_all_start_methods():
-            pool = multiprocessing.get_context("fork").Pool(count)
+            pool = multiprocessing.get_context("fork").Pool(count, initializer=_one_thread)
 
         def play(runs: int, advance: Callable[[float], None]) -> Trials:
             sizes = [len(part) for part in np.array_split(np.arange(runs), _CHUNKS) if len(part)]
