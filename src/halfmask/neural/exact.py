@@ -30,23 +30,23 @@ class ExactGradients:
         }
         self._size = sum(parameter.numel() for parameter in self._parameters.values())
 
-    def squared_norms(self, sides: list[tuple[Side, float]], rows: int) -> Tensor:
-        """Squared norms of Σ_sides sign · gradient, a few rows at a time."""
+    def squared_norms(self, sides: list[tuple[Side, float]], rows: int) -> tuple[Tensor, Tensor]:
+        """Squared norms of Σ_sides sign · gradient, and Σ_sides of their norms, row by row."""
         step = max(1, _TEMPORARY // max(1, self._size))
-        parts = []
+        squares, lengths = [], []
         for low in range(0, rows, step):
             total: dict[str, Tensor] = {}
+            length: Tensor | float = 0.0
             for (inputs, targets, loss), sign in sides:
                 some = slice(low, min(rows, low + step))
                 found = self._rows(loss, take(inputs, some), take(targets, some))
+                length = length + _squares(found).sqrt()
                 for name, value in found.items():
                     signed = value if sign > 0 else -value
                     total[name] = total[name] + signed if name in total else signed
-            squares = [
-                value.flatten(1).square().sum(1, dtype=torch.float64) for value in total.values()
-            ]
-            parts.append(torch.stack(squares).sum(0))
-        return torch.cat(parts)
+            squares.append(_squares(total))
+            lengths.append(torch.as_tensor(length))
+        return torch.cat(squares), torch.cat(lengths)
 
     def weighted_sum(self, sides: list[tuple[Side, float]], weights: Tensor) -> dict[str, Tensor]:
         """Σ_rows weight · gradient, as the gradient of a weighted loss of the rows that count."""
@@ -85,6 +85,11 @@ class ExactGradients:
                 for row in range(_rows_of(inputs))
             ]
             return {name: torch.stack([part[name] for part in each]) for name in parameters}
+
+
+def _squares(gradients: Mapping[str, Tensor]) -> Tensor:
+    found = [v.flatten(1).square().sum(1, dtype=torch.float64) for v in gradients.values()]
+    return torch.stack(found).sum(0)
 
 
 def take(given: Any, rows: Any) -> Any:

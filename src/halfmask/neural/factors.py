@@ -57,6 +57,11 @@ class Outer:
         left = self.left.masked_fill(rows.view(-1, 1, 1, 1), 0.0)
         return Outer(left=left, right=right, sign=self.sign)
 
+    def doubled(self, rows: Tensor) -> Outer:
+        """The chosen rows in double precision."""
+        left = self.left[rows] if self.looks_up else self.left[rows].double()
+        return Outer(left=left, right=self.right[rows].double(), sign=self.sign)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Dense:
@@ -68,6 +73,10 @@ class Dense:
     def silenced(self, rows: Tensor) -> Dense:
         mask = rows.view(-1, *[1] * (self.value.dim() - 1))
         return Dense(value=self.value.masked_fill(mask, 0.0), sign=self.sign)
+
+    def doubled(self, rows: Tensor) -> Dense:
+        """The chosen rows in double precision."""
+        return Dense(value=self.value[rows].double(), sign=self.sign)
 
 
 Gradient = Outer | Dense
@@ -91,6 +100,24 @@ def squared_norms(parts: Sequence[Gradient]) -> Tensor:
     if positions == 2 and len(outer) == 2 and not any(part.looks_up for part in outer):
         return _pair(*outer)
     return _many(outer, positions)
+
+
+def term_lengths(parts: Sequence[Gradient]) -> Tensor:
+    """How long each row's terms are together: what they add up to can be shorter, as float64."""
+    total: Tensor | None = None
+    for part in parts:
+        if isinstance(part, Dense):
+            found = _lengths(part.value.flatten(1))
+        else:
+            found = _lengths(part.right)
+            found = (found if part.looks_up else found * _lengths(part.left)).flatten(1).sum(1)
+        total = found if total is None else total + found
+    assert total is not None
+    return total
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    return rows.square().sum(-1, dtype=torch.float64).sqrt()
 
 
 def weighted_sum(parts: Sequence[Gradient], weights: Tensor, shape: torch.Size) -> Tensor:

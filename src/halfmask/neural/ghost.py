@@ -20,24 +20,26 @@ from torch import Tensor, nn
 
 from halfmask.errors import InputError
 from halfmask.neural.exact import ExactGradients, Side, take
-from halfmask.neural.factors import Dense, Gradient, squared_norms, weighted_sum
+from halfmask.neural.factors import Dense, Gradient, squared_norms, term_lengths, weighted_sum
 from halfmask.neural.layers import rule_for
+from halfmask.neural.pair_norms import shortest_sum
 from halfmask.neural.rowwise import check_rows_stay_apart, made_up, refuse_mixing_layers
 from halfmask.neural.tap import Loss, listen, row_losses
 
-# Norms are exact up to a relative rounding of a few 1e-7; clipping to a bound lower by this much
-# keeps every contribution within the bound that the accounting assumes.
-CLIP_MARGIN = 2.0**-19
+# Norms are exact up to a relative rounding of a few units in the last place; clipping to a bound
+# lower by sixteen of them keeps every contribution within the bound that the accounting assumes.
+_MARGIN_UNITS = 16.0
+CLIP_MARGIN = _MARGIN_UNITS * 2.0**-23
 
 
-def clip_weights(norms: Tensor, clip_norm: float) -> Tensor:
-    """min(1, C/norm) for every row, with C lowered by CLIP_MARGIN; 0 where the norm is not finite.
+def clip_weights(norms: Tensor, clip_norm: float, *, margin: float = CLIP_MARGIN) -> Tensor:
+    """min(1, C/norm) for every row, with C lowered by the margin; 0 where the norm is not finite.
 
     Guarantee: docs/proofs/ghost.md.
     """
     if not (clip_norm > 0.0 and math.isfinite(clip_norm)):
         raise InputError(f"Expected clip_norm={clip_norm} to be positive and finite.")
-    bound = clip_norm * (1.0 - CLIP_MARGIN)
+    bound = clip_norm * (1.0 - margin)
     weights = torch.where(norms > bound, bound / norms, torch.ones_like(norms))
     return torch.where(torch.isfinite(norms), weights, torch.zeros_like(weights))
 
@@ -49,7 +51,8 @@ class GhostGradients:
     is the same one unless given. Gradients are with respect to the parameters that require one when
     the object is made, flattened in the order of `model.named_parameters()`; unused ones are zero.
 
-    Call `norms` and then `weighted_sum` (the same pass is used for both), or `clipped_sum`.
+    Call `clipped_sum`: its bound holds for whatever rows. `norms` and then `weighted_sum` (the same
+    pass is used for both) are for weights of one's own, without care for terms that cancel.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, *, public_loss: Loss | None = None) -> None:
@@ -76,6 +79,7 @@ class GhostGradients:
         self._by_hand = by_hand
         self._inspected = False
         self._parts: dict[str, list[Gradient]] = {}
+        self._exact_squares = self._exact_terms = torch.zeros(0, dtype=torch.float64)
         self._sides: list[tuple[Side, float]] = []
 
     @property
@@ -104,30 +108,42 @@ class GhostGradients:
             pair_targets = targets if padded_targets is None else padded_targets
             sides.append(((pair, pair_targets, self._public_loss), -1.0))
         self._sides, self._parts = sides, {}
+        zeros = torch.zeros(rows, dtype=torch.float64, device=self.parameters[0].device)
+        self._exact_squares, self._exact_terms = zeros, zeros
         if rows == 0:
-            return torch.zeros(0, dtype=torch.float64)
+            return zeros
         if not self._inspected:
             self._inspect(given, targets)
         self._parts = self._collect(sides, rows)
-        total = torch.zeros(rows, dtype=torch.float64, device=self.parameters[0].device)
+        if self._by_hand:
+            self._exact_squares, self._exact_terms = self._exact.squared_norms(sides, rows)
+        total = self._exact_squares.clone()
         for parts in self._parts.values():
             total += squared_norms(parts)
-        if self._by_hand:
-            total += self._exact.squared_norms(sides, rows)
         return total.sqrt()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σ_rows weight · gradient of the rows last passed to `norms`, flat; weight 0 adds zero."""
-        weights = weights.to(self.parameters[0].dtype)
-        exact = self._exact.weighted_sum(self._sides, weights) if self._by_hand else {}
+        return self._flat(
+            self._parts, weights.to(self.parameters[0].dtype), self._exact_sum(weights)
+        )
+
+    def _exact_sum(self, weights: Tensor) -> dict[str, Tensor]:
+        if not self._by_hand:
+            return {}
+        return self._exact.weighted_sum(self._sides, weights.to(self.parameters[0].dtype))
+
+    def _flat(
+        self, parts: dict[str, list[Gradient]], weights: Tensor, exact: dict[str, Tensor]
+    ) -> Tensor:
         flat = []
         for name, value in self._parameters.items():
             if name in exact:
                 flat.append(exact[name].reshape(-1))
-            elif name in self._parts:
-                flat.append(weighted_sum(self._parts[name], weights, value.shape).reshape(-1))
+            elif name in parts:
+                flat.append(weighted_sum(parts[name], weights, value.shape).reshape(-1))
             else:
-                flat.append(torch.zeros(value.numel(), dtype=value.dtype, device=value.device))
+                flat.append(weights.new_zeros(value.numel()))
         return torch.cat(flat)
 
     def clipped_sum(
@@ -156,12 +172,37 @@ class GhostGradients:
                 padded=None if padded is None else take(padded, some),
                 padded_targets=None if padded_targets is None else take(padded_targets, some),
             )
-            part = self.weighted_sum(clip_weights(norms, clip_norm))
+            part = self._clipped(norms, clip_norm)
             total = part if total is None else total.add_(part)
         self._parts, self._sides = {}, []
         if total is None:
             return torch.zeros(self.size, dtype=self.parameters[0].dtype)
         return total
+
+    def _clipped(self, norms: Tensor, clip_norm: float) -> Tensor:
+        """The clipped sum over the rows last passed to `norms`.
+
+        Single precision cannot add up a row whose terms are far longer than their sum. Such a row
+        is measured and added up in double precision; by layers without a rule it counts as longer.
+        """
+        dtype = self.parameters[0].dtype
+        unit = torch.finfo(dtype).eps
+        margin, least = _MARGIN_UNITS * unit, shortest_sum(self._exact_terms, unit)
+        weights = clip_weights(norms.maximum(least), clip_norm, margin=margin)
+        terms = torch.zeros_like(weights)
+        for parts in self._parts.values():
+            terms += term_lengths(parts).square()
+        rows = (shortest_sum(terms.sqrt(), unit) * weights > clip_norm).nonzero().flatten()
+        if dtype == torch.float64 or not len(rows):
+            return self.weighted_sum(weights)
+        own = {name: [part.doubled(rows) for part in parts] for name, parts in self._parts.items()}
+        squares = self._exact_squares[rows]
+        for parts in own.values():
+            squares = squares + squared_norms(parts)
+        found = clip_weights(squares.sqrt().maximum(least[rows]), clip_norm, margin=margin)
+        exact = self._exact_sum(weights.index_copy(0, rows, found))
+        others = self._flat(self._parts, weights.index_fill(0, rows, 0.0).to(dtype), exact)
+        return (others.double() + self._flat(own, found, {})).to(dtype)
 
     def _collect(self, sides: list[tuple[Side, float]], rows: int) -> dict[str, list[Gradient]]:
         parts: dict[str, list[Gradient]] = {}

@@ -19,8 +19,14 @@ from halfmask.neural.structured import Products
 
 # Rounding of each product, in units of the last place of its longest possible value.
 _ROUNDING = 32.0
-# A difference shorter than this part of its terms cannot be summed to a relative 2⁻¹¹.
-_SHORTEST = 2.0**-9
+# A sum shorter than so many units in the last place of its terms (2⁻⁹ of them in single precision)
+# cannot be formed to a relative 2⁻¹¹.
+_SHORTEST = 2.0**14
+
+
+def shortest_sum(terms: Tensor, unit: float) -> Tensor:
+    """The least that a sum of terms of this length counts as, in numbers spaced by `unit`."""
+    return _SHORTEST * unit * terms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,4 +53,4 @@ class PairProducts:
         """`squares`, but no less than what the sum of u⊗a and −v⊗b may lose by rounding."""
         long, length = self.given.own.sqrt(), self.padded.sqrt()
         terms = (self.apart.sqrt() + 2.0 * length) * long + length * self.given.gap.sqrt()
-        return self.squares().maximum((_SHORTEST * terms).square())
+        return self.squares().maximum(shortest_sum(terms, self.unit).square())
