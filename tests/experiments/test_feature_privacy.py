@@ -21,7 +21,7 @@ def made_up(rows: int = 300) -> tuple[np.ndarray, np.ndarray]:
     return values, generator.integers(0, location30.LOCATION_CLASSES, rows)
 
 
-def at_start(score: Any, start: Any, longest: Any) -> Any:
+def at_start(score: Any, start: Any, longest: Any, against: Any) -> Any:
     """A climb that tries its first setting only, and few steps."""
     setting = {**start, "steps": 3}
     return setting, [{**setting, "held_out": score(setting)}]
@@ -66,6 +66,14 @@ def test_test_rows_are_the_same_in_every_draw_and_never_held_out() -> None:
 def test_seeds_draw_other_public_columns() -> None:
     assert public_columns(446, 74, 1) != public_columns(446, 74, 2)
     assert len(public_columns(446, 74, 1)) == 74
+
+
+def test_an_axis_may_move_against_another_and_keep_their_product() -> None:
+    def score(setting: dict[str, Any]) -> float:
+        return -abs(setting["alpha"] - 800) - 1e6 * abs(setting["alpha"] * setting["rate"] - 10)
+
+    best, _ = climb(score, {"alpha": 100.0, "rate": 0.1}, {}, {"alpha": "rate"})
+    assert best == {"alpha": 800.0, "rate": 0.0125}
 
 
 def test_a_climb_ends_where_every_neighbour_is_worse_or_forbidden() -> None:

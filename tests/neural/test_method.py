@@ -200,7 +200,7 @@ def test_mistakes_are_named_before_anything_is_charged() -> None:
                 options=options,
             )
     with pytest.raises(InputError, match="paid for"):
-        free_padding("class-means", Inputs.of(table))
+        free_padding("class-means", Inputs.of(table), np.random.default_rng(0))
     assert ledger.events() == ()
 
 

@@ -105,7 +105,7 @@ def _steps(decoded) -> tuple[float, float]:
     from halfmask.neural.padding import free_padding
 
     inside = replace(decoded, values=np.array(decoded.values[:HELD]), labels=decoded.labels[:HELD])
-    padding = free_padding("middle", decoded.inputs)
+    padding = free_padding("middle", decoded.inputs, np.random.default_rng(0))
     runs = {"mapped": _trainer(decoded, padding), "memory": _trainer(inside, padding)}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(7):

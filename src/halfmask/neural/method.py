@@ -8,7 +8,7 @@ Guarantee: docs/proofs/network.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,11 @@ def _algorithm_1(
     if name in PAID:
         padding, spent = _paid_padding(name, data, releaser, epsilon, delta, config)
     else:
-        padding, spent = free_padding(name, data.inputs), ()
+        # Padding that is drawn once is the same on all machines.
+        drawn = public_generator(config.public_seed).spawn(1)[0]
+        padding, spent = free_padding(name, data.inputs, drawn), ()
+        if releaser.shards.count > 1:
+            padding = replace(padding, table=releaser.shards.first(padding.table))
     return _whole_network(data, releaser, epsilon, delta, config, padding=padding, spent=spent)
 
 

@@ -2,7 +2,8 @@
 
 | name | the private columns become | costs |
 |---|---|---|
-| `gaussian` | N(0, 1), as the paper has it | nothing |
+| `gaussian` | N(0, 1), afresh each time | nothing |
+| `gaussian-once` | N(0, 1), one draw for all rows and steps | nothing |
 | `zero` | the first level, the lower bound | nothing |
 | `middle` | one half: the middle of the bounds | nothing |
 | `means` | released column means | a release |
@@ -26,7 +27,9 @@ from halfmask.neural.inputs import Inputs
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
-PaddingName = Literal["gaussian", "zero", "middle", "means", "class-means", "class-samples"]
+PaddingName = Literal[
+    "gaussian", "gaussian-once", "zero", "middle", "means", "class-means", "class-samples"
+]
 PADDINGS: tuple[str, ...] = get_args(PaddingName)
 PAID = ("means", "class-means", "class-samples")
 
@@ -75,10 +78,15 @@ class Padding:
         return scales if self.inputs.scaled_up else np.minimum(1.0, scales)
 
 
-def free_padding(name: str, inputs: Inputs) -> Padding:
-    """A padding that reads no data at all."""
+def free_padding(name: str, inputs: Inputs, generator: np.random.Generator) -> Padding:
+    """A padding that reads no data at all; `generator` draws what is drawn once."""
     if name not in PADDINGS or name in PAID:
-        raise InputError(f"Padding {name!r} has to be paid for: expected gaussian, zero or middle.")
+        why = "has to be paid for" if name in PAID else "does not exist"
+        free = ", ".join(other for other in PADDINGS if other not in PAID)
+        raise InputError(f"Padding {name!r} {why}: expected {free}.")
+    if name == "gaussian-once":
+        drawn = generator.standard_normal((1, len(inputs.kept)))
+        return Padding(name="gaussian-once", table=drawn, inputs=inputs)
     value = 0.5 if name == "middle" else 0.0
     table = np.full((1, len(inputs.kept)), value)
     norm = float(np.linalg.norm(table))

@@ -101,7 +101,7 @@ def warm_start(
         public_batch=math.ceil(rate * rows),
         public_seed=config.public_seed,
     )
-    padding = free_padding("zero", data.inputs)
+    padding = free_padding("zero", data.inputs, public_generator(config.public_seed))
     real = StructuredRows(
         data.real,
         public=data.shown.shape[1],
