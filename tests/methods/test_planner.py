@@ -25,8 +25,8 @@ def test_the_method_is_the_one_that_training_would_choose(task: Task) -> None:
     made = plan(task)
     problem = Problem(
         rows=task.rows,
-        public_features=task.public,
-        private_features=task.columns - task.public,
+        public_columns=task.public,
+        private_columns=task.columns - task.public,
         label_private=task.label_private,
         task="classification" if task.classes else "regression",
         classes=task.classes,

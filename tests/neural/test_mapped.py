@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,8 +198,17 @@ def test_train_maps_a_parquet_file(
     calls = []
     real = mapped.mapped_parquet
     monkeypatch.setattr(mapped, "mapped_parquet", lambda *a, **k: calls.append(a) or real(*a, **k))
-    (tmp_path / "rows.toml").write_text(SCHEMA.to_toml())
-    path, out = written(tmp_path, frame()), tmp_path / "model"
+    # As many private columns as make auto take a network.
+    more = {f"x{i}": np.arange(N) * (i + 1) % 2 for i in range(16)}
+    coins = tuple(
+        Column(name=name, role="private", kind="category", categories=("0", "1")) for name in more
+    )
+    wide = replace(SCHEMA, columns=SCHEMA.columns + coins)
+    (tmp_path / "rows.toml").write_text(wide.to_toml())
+    rows = frame()
+    for name, values in more.items():
+        rows = rows.append_column(name, pa.array(values))
+    path, out = written(tmp_path, rows), tmp_path / "model"
     asked = ["--method", method, "--epsilon", "2", "--out", str(out), "--json"]
     schema = ["--schema", str(tmp_path / "rows.toml")]
     done = CliRunner().invoke(main, ["train", str(path), *schema, *asked])

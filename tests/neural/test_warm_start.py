@@ -57,7 +57,7 @@ def fitted(data: Table, epsilon: float, relation: str = "replace") -> Model:
         epsilon=epsilon,
         delta=1e-5,
         relation=relation,
-        method="auto",
+        method="mlp",
         noise=noise_source(1),
         options={"pretrain": FAST},
     )
@@ -88,6 +88,31 @@ def test_the_steps_keep_to_the_budget_and_use_private_columns(relation: str) -> 
     hidden = replace(data, private=np.zeros_like(data.private))
     with_private, without = (np.mean(model.predict(rows) == data.label) for rows in (data, hidden))
     assert with_private > without + 0.02
+
+
+@pytest.mark.parametrize("related", [True, False])
+def test_few_private_columns_are_learnt_by_steps(related: bool) -> None:
+    """Their means by class leave out too much, whether or not public columns show it."""
+    data = table(related=related)
+    model = fitted(data, 8.0)
+    assert (model.details["recipe"], model.details["padding"]) == ("default", "zero")
+    usual = np.bincount(data.label).max() / data.n
+    assert np.mean(model.predict(data) == data.label) > usual + 0.2
+
+
+def test_without_public_columns_there_is_nothing_to_start_from() -> None:
+    data = table(related=False)
+    assert data.schema is not None
+    columns = tuple(replace(column, role="private") for column in data.schema.columns)
+    frame = pa.table(
+        {
+            **{c.name: np.arange(ROWS) * (i + 1) // 7 % 2 for i, c in enumerate(columns)},
+            "kind": data.label,
+        }
+    )
+    schema = replace(data.schema, columns=columns)
+    model = fitted(Encoder.fit(schema, frame).encode(frame), 1.0)
+    assert model.details["recipe"] == "dp-sgd"
 
 
 def test_a_widened_network_ignores_new_inputs_at_first() -> None:

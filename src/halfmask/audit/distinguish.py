@@ -12,9 +12,7 @@ Guarantee: docs/proofs/audit.md.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +33,7 @@ from halfmask.audit.lower_bounds import (
     direct_epsilon,
 )
 from halfmask.errors import InputError
+from halfmask.forked import forked_pool
 
 LOOKS = (0.25, 0.5, 1.0)
 """Shares of the runs after which the audit looks; each look may err equally often."""
@@ -234,14 +233,6 @@ def _chunk(runs: int) -> Trials:
     return Trials(second=coins, scores=np.nan_to_num(scores, nan=0.0))
 
 
-def _one_thread() -> None:
-    """A worker has a core of its own, and waits for ever on threads that a fork left behind."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)
-
-
 @contextmanager
 def _players(
     game: Game, workers: int | None
@@ -249,11 +240,8 @@ def _players(
     """A function that plays many times, on all cores where processes can be forked."""
     global _shared
     outer, _shared = _shared, game
-    count = workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    pool = None
+    pool = forked_pool(workers)
     try:
-        if count > 1 and "fork" in multiprocessing.get_all_start_methods():
-            pool = multiprocessing.get_context("fork").Pool(count, initializer=_one_thread)
 
         def play(runs: int, advance: Callable[[float], None]) -> Trials:
             sizes = [len(part) for part in np.array_split(np.arange(runs), _CHUNKS) if len(part)]

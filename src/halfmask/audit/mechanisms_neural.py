@@ -42,11 +42,13 @@ def mlp(epsilon: float, delta: float, relation: Relation) -> Game:
 
 def mlp_means(epsilon: float, delta: float, relation: Relation) -> Game:
     """The default recipe on few rows: its one release, the sums of private features by class."""
+    from halfmask.neural.inputs import MANY_COLUMNS
     from halfmask.neural.method import fit_mlp
     from halfmask.neural.pretrain import PretrainConfig
 
-    rows = np.array([[1.0, 0.0], [0.0, 1.0]])
-    table = replace(Table.from_arrays(rows, np.arange(2), row_norm=1.0), label_private=False)
+    # As many classes and columns as this recipe asks for.
+    rows = np.eye(3, MANY_COLUMNS)
+    table = replace(Table.from_arrays(rows, np.arange(3), row_norm=1.0), label_private=False)
     rows = table.private.copy()
     rows[0] *= -1.0 if relation == "replace" else 0.0
     small = PretrainConfig(hidden=2, networks=1, epochs=1)

@@ -75,8 +75,8 @@ def _chosen(method: str, schema: Schema, rows: int, epsilon: float, delta: float
     label = schema.label
     problem = Problem(
         rows=rows,
-        public_features=len(schema.public),
-        private_features=len(schema.private),
+        public_columns=len(schema.public),
+        private_columns=len(schema.private),
         label_private=label.role == "private",
         task=label.task,
         classes=len(label.classes or ()),

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from halfmask.experiments.results import Progress, result_row, silent
+from halfmask.forked import side_by_side
 from halfmask.mechanisms.noise import noise_source
 from halfmask.schema import Column, Schema
 from halfmask.table import Encoder, Table
@@ -145,28 +146,21 @@ def run_figure(
 ) -> dict[str, Any]:
     """All curves; every draw has other public columns and other noise."""
     tell = progress or silent
-    tuned, grids = _tuned(figure, seed, lambda part, text: tell(0.5 * part, text))
+    chains = side_by_side(
+        lambda baseline: _climbs(figure, baseline, seed),
+        figure.baselines,
+        lambda done: tell(0.25 * done, f"tuned {done} of {len(figure.baselines)} baselines"),
+    )
+    tuned = {b.method: best for b, (best, _) in zip(figure.baselines, chains, strict=True)}
+    grids = {b.method: tried for b, (_, tried) in zip(figure.baselines, chains, strict=True)}
     seeds = [10_000 + 100 * seed + draw for draw in range(figure.draws)]
-    reached: dict[tuple[str, float | None], list[float]] = {}
-    chosen: set[str] = set()
-    for place, number in enumerate(seeds):
-        tell(0.5 + 0.5 * place / len(seeds), f"draw {place + 1} of {len(seeds)}")
-        fit, test = figure.tables(number, "test")
-        reached.setdefault(("non-private", None), []).append(without_privacy(fit, test, number))
-        for epsilon in figure.epsilons:
-            options = {"public_seed": number, **figure.auto_options}
-            found, method = accuracy(
-                fit, test, epsilon=epsilon, seed=number, method="auto", options=options
-            )
-            chosen.add(method)
-            reached.setdefault(("auto", epsilon), []).append(found)
-            for baseline in figure.baselines:
-                options = {"public_seed": number, **baseline.fixed}
-                options |= tuned[baseline.method][f"{epsilon:g}"]
-                found, _ = accuracy(
-                    fit, test, epsilon=epsilon, seed=number, method="mlp", options=options
-                )
-                reached.setdefault((baseline.method, epsilon), []).append(found)
+    drawn = side_by_side(
+        lambda number: _one_draw(figure, number, tuned),
+        seeds,
+        lambda done: tell(0.5 + 0.5 * done / len(seeds), f"draw {done} of {len(seeds)}"),
+    )
+    reached = {key: [draw.reached[key] for draw in drawn] for key in drawn[0].reached}
+    chosen = {draw.chosen for draw in drawn}
     results = [
         result_row(
             method,
@@ -184,7 +178,7 @@ def run_figure(
         "seeded": True,
         "setting": figure.setting,
         "chosen": sorted(chosen),
-        "test_rows": test.n,
+        "test_rows": drawn[0].test_rows,
         "fixed": {baseline.method: baseline.fixed for baseline in figure.baselines},
         "tuned": tuned,
         "tried": grids,
@@ -193,33 +187,54 @@ def run_figure(
     }
 
 
-def _tuned(
-    figure: Figure, seed: int, tell: Progress
-) -> tuple[dict[str, dict[str, Settings]], dict[str, dict[str, list[dict[str, Any]]]]]:
-    """The best settings of each baseline on rows held out from one draw's training rows."""
+@dataclass(frozen=True, kw_only=True)
+class _Draw:
+    """Test accuracies of one draw by method and epsilon, and what `auto` chose."""
+
+    reached: dict[tuple[str, float | None], float]
+    chosen: str
+    test_rows: int
+
+
+def _one_draw(figure: Figure, number: int, tuned: dict[str, dict[str, Settings]]) -> _Draw:
+    fit, test = figure.tables(number, "test")
+    reached: dict[tuple[str, float | None], float] = {}
+    reached["non-private", None] = without_privacy(fit, test, number)
+    for epsilon in figure.epsilons:
+        options = {"public_seed": number, **figure.auto_options}
+        reached["auto", epsilon], chosen = accuracy(
+            fit, test, epsilon=epsilon, seed=number, method="auto", options=options
+        )
+        for baseline in figure.baselines:
+            options = {"public_seed": number, **baseline.fixed}
+            options |= tuned[baseline.method][f"{epsilon:g}"]
+            reached[baseline.method, epsilon], _ = accuracy(
+                fit, test, epsilon=epsilon, seed=number, method="mlp", options=options
+            )
+    return _Draw(reached=reached, chosen=chosen, test_rows=test.n)
+
+
+def _climbs(
+    figure: Figure, baseline: Baseline, seed: int
+) -> tuple[dict[str, Settings], dict[str, list[dict[str, Any]]]]:
+    """The best settings of a baseline on rows held out from one draw's training rows."""
     number = 20_000 + 100 * seed
     fit, held = figure.tables(number, "held-out")
-    tuned: dict[str, dict[str, Settings]] = {}
-    grids: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for place, baseline in enumerate(figure.baselines):
-        start = baseline.start
-        tuned[baseline.method], grids[baseline.method] = {}, {}
-        for step, epsilon in enumerate(figure.epsilons):
-            part = (place + step / len(figure.epsilons)) / len(figure.baselines)
-            tell(part, f"tuning {baseline.method}, epsilon {epsilon:g}")
+    start = baseline.start
+    tuned: dict[str, Settings] = {}
+    grids: dict[str, list[dict[str, Any]]] = {}
+    for epsilon in figure.epsilons:
 
-            def score(
-                setting: Settings, epsilon: float = epsilon, baseline: Baseline = baseline
-            ) -> float:
-                options = {"public_seed": number, **baseline.fixed, **setting}
-                return accuracy(
-                    fit, held, epsilon=epsilon, seed=number, method="mlp", options=options
-                )[0]
+        def score(setting: Settings, epsilon: float = epsilon) -> float:
+            options = {"public_seed": number, **baseline.fixed, **setting}
+            return accuracy(fit, held, epsilon=epsilon, seed=number, method="mlp", options=options)[
+                0
+            ]
 
-            # The best of one epsilon is a good start for the next.
-            start, tried = climb(score, start, baseline.longest, baseline.against)
-            tuned[baseline.method][f"{epsilon:g}"] = start
-            grids[baseline.method][f"{epsilon:g}"] = tried
+        # The best of one epsilon is a good start for the next.
+        start, tried = climb(score, start, baseline.longest, baseline.against)
+        tuned[f"{epsilon:g}"] = start
+        grids[f"{epsilon:g}"] = tried
     return tuned, grids
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from halfmask.errors import InputError
+from halfmask.neural.class_means_tell import class_means_tell
 from halfmask.table import Table, Task
 
 
@@ -14,8 +15,8 @@ class Problem:
     """The public facts of a table."""
 
     rows: int
-    public_features: int
-    private_features: int
+    public_columns: int
+    private_columns: int
     label_private: bool
     task: Task
     classes: int
@@ -28,8 +29,8 @@ class Problem:
         """The facts of `table`; nothing else of it is read."""
         return cls(
             rows=table.units,
-            public_features=table.public.shape[1],
-            private_features=table.private.shape[1],
+            public_columns=len(set(table.public_sources)),
+            private_columns=len(set(table.private_sources)),
             label_private=table.label_private,
             task=table.task,
             classes=0 if table.classes is None else len(table.classes),
@@ -49,12 +50,12 @@ class Choice:
 
 def choose(problem: Problem) -> Choice:
     """The default method for `problem`; nothing private to protect is an error."""
-    if not problem.label_private and problem.private_features == 0:
+    if not problem.label_private and problem.private_columns == 0:
         raise InputError(
             "No column is private: there is nothing to protect. Mark a column or the label as "
             "private, or use an ordinary library."
         )
-    if problem.private_features == 0:
+    if problem.private_columns == 0:
         return Choice(
             method="one-shot",
             reason="only the label is private: one noisy product of features and labels carries "
@@ -63,9 +64,9 @@ def choose(problem: Problem) -> Choice:
     if _class_means_tell(problem):
         return Choice(
             method="mlp",
-            reason=f"the label is public and has {problem.classes} classes: the sums of each "
-            "class's private features are released once, and a network made from them costs "
-            "nothing more",
+            reason=f"the label is public and has {problem.classes} classes, and "
+            f"{problem.private_columns} columns are private: the sums of each class's private "
+            "features are released once, and a network made from them costs nothing more",
         )
     return Choice(
         method="gd",
@@ -79,16 +80,13 @@ def _class_means_tell(problem: Problem) -> bool:
 
     A step of `gd` releases as many noisy numbers as there are classes times features, and there are
     many steps; the sums by class are as many numbers once, and public labels keep a row within one
-    class. On held-out training rows of Location-30 (3,200 rows, 30 classes, epsilon 8 / 1) mlp had
-    accuracy 0.69 / 0.41 (four draws; at 1 the discriminant alone, eight draws), gd 0.43 / 0.13 and
-    one-shot 0.33 / 0.33 (one draw). With
-    two classes a linear model has one weight a feature, and gd stays the default; so it does where
-    torch is not installed, or where a person has several rows.
+    class. For which tables: neural.class_means_tell. gd stays the default where torch is not
+    installed, or where a person has several rows.
     """
     return (
         problem.task == "classification"
         and not problem.label_private
-        and problem.classes > 2
         and problem.rows_per_unit == 1
+        and class_means_tell(private_columns=problem.private_columns, classes=problem.classes)
         and find_spec("torch") is not None
     )

@@ -167,8 +167,8 @@ def _method(task: Task, asked: str) -> tuple[str, str]:
         choice = choose(
             Problem(
                 rows=task.rows,
-                public_features=task.public,
-                private_features=task.columns - task.public,
+                public_columns=task.public,
+                private_columns=task.columns - task.public,
                 label_private=task.label_private,
                 task="classification" if task.classes else "regression",
                 classes=task.classes,

@@ -9,7 +9,7 @@ a network like any other. Guarantee: docs/proofs/network.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ from halfmask.public_loss import Watch
 
 # Root mean square length of the scaled scores, against 1 for the constant of the bias.
 _LENGTH = 3.0
+# Of a power iteration.
+_ROUNDS = 30
 # Rows that go through the network at a time.
 _BLOCK = 1 << 12
 
@@ -63,8 +65,11 @@ def correct_scores(
     releaser: Releaser,
     *,
     watch: Watch | None = None,
-) -> Mlp:
-    """`network` with its scores corrected by private steps on `real` rows.
+) -> tuple[Mlp, TrainerConfig]:
+    """`network` with its scores corrected by private steps on `real` rows, and how it was done.
+
+    Steps are no longer than padded rows bear: where scores hardly vary but in one direction, a rate
+    that suits other tables would overshoot.
 
     `padded` gives the padded rows of a block and is asked for each block once, in order. They are
     fixed beforehand from public randomness, for the pairs and the public gradient
@@ -83,6 +88,9 @@ def correct_scores(
         head.linear[0].weight.copy_(torch.eye(classes) / scaling.factor)
         head.linear[0].bias.copy_(scaling.mean)
 
+    steepest = _steepest(padded_inputs, head, releaser.shards)
+    config = replace(config, learning_rate=min(config.learning_rate, 1.0 / steepest))
+
     def fill(rows: Indices, generator: object) -> Tensor:
         return padded_inputs[torch.from_numpy(rows)]
 
@@ -95,7 +103,24 @@ def correct_scores(
         what="noisy mean gradients of a map of the scores",
         watch=watch,
     )
-    return folded(network, scaling, head)
+    return folded(network, scaling, head), config
+
+
+def _steepest(inputs: Tensor, head: Mlp, shards: Shards) -> float:
+    """The largest curvature of the mean loss at `head` over padded rows of all machines."""
+    layer = head.linear[0]
+    count = float(shards.sum(np.array([float(len(inputs))]))[0])
+    rows = torch.cat([inputs, torch.ones(len(inputs), 1)], dim=1)
+    with torch.no_grad():
+        chances = torch.softmax(layer(inputs), dim=1)
+        direction = torch.from_numpy(np.random.default_rng(0).normal(size=layer.weight.shape))
+        direction = torch.cat([direction, direction[:, :1]], dim=1).float()
+        for _ in range(_ROUNDS):
+            along = rows @ (direction / direction.norm().clamp_min(1e-30)).T
+            along = chances * (along - (chances * along).sum(1, keepdim=True))
+            turned = shards.sum((along.T @ rows).double().numpy()) / count
+            direction = torch.from_numpy(turned).float()
+    return max(float(direction.norm()), 1e-12)
 
 
 def folded(network: Mlp, scaling: Scaling, head: Mlp) -> Mlp:

@@ -4,7 +4,8 @@ Class means of the private features are released once. A discriminant made of th
 trained on public rows padded by draws from them, are added up into one network: the discriminant
 holds out against noise, the networks know what is not linear. Where there are rows enough, the rest
 of the budget corrects its scores with a few private steps. Class means know nothing of relations
-between columns; where public columns show that those matter, neural.warm_start takes over. Every
+between columns; where counts (neural.class_means_tell) or public columns say that those matter,
+neural.warm_start takes over, or DP-SGD if there is nothing to start from. Every
 number follows from n, epsilon, delta and public columns. Guarantee: docs/proofs/network.md.
 """
 
@@ -20,6 +21,7 @@ from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import rows_in_all
+from halfmask.neural.class_means_tell import class_means_tell
 from halfmask.neural.config import MlpConfig
 from halfmask.neural.correction import correct_scores
 from halfmask.neural.discriminant import Discriminant, PublicClasses
@@ -62,7 +64,9 @@ def default_recipe(
     config: MlpConfig,
 ) -> Recipe:
     """A network under (epsilon, delta). An explicit share of a release asks for the release."""
-    if config.release_share is None and columns_work_together(data, config, releaser.shards):
+    if config.release_share is None and (
+        not means_tell(data) or columns_work_together(data, config, releaser.shards)
+    ):
         curve = PublicLoss(
             "mean loss of public batches whose private columns are zero, by steps",
             steps=config.steps or WARM_STEPS,
@@ -109,8 +113,16 @@ def default_recipe(
         curve.note(config.pretrain.epochs + step, loss)
 
     labels = torch.from_numpy(data.labels)
-    corrected = correct_scores(network, data.real, padded, labels, trainer, releaser, watch=watch)
-    return Recipe(network=corrected, steps=trainer, padding="class-samples", curve=curve)
+    corrected, done = correct_scores(
+        network, data.real, padded, labels, trainer, releaser, watch=watch
+    )
+    return Recipe(network=corrected, steps=done, padding="class-samples", curve=curve)
+
+
+def means_tell(data: NetworkRows) -> bool:
+    """Whether class means serve this table, from its counts."""
+    columns = len(np.unique(data.inputs.group))
+    return class_means_tell(private_columns=columns, classes=data.classes)
 
 
 def _share(rows: int, releaser: Releaser, epsilon: float, delta: float, config: MlpConfig) -> float:

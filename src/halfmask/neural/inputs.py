@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 # loses little of its direction, and noise falls with it; one value for every table.
 _SHARE = 0.75
 # As many columns of a role as make a row's direction more telling than its length.
-_MANY = 16
+MANY_COLUMNS = 16
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,7 +70,7 @@ class Inputs:
         """The same from facts that were collected elsewhere; no row of `table` is read."""
         kept, half, group, sampled = _anchored(table)
         private, public = (len(_columns(table, role)) for role in ("private", "public"))
-        scaled_up = private >= _MANY
+        scaled_up = private >= MANY_COLUMNS
         share = 1.0 if scaled_up else _SHARE
         norm = private_norm or share * _typical_norm(table, facts, private)
         public_kept = _public_kept(table, facts)
@@ -84,7 +84,7 @@ class Inputs:
             non_negative=table.schema is not None,
             public_half=np.isin(_public_columns(table)[public_kept], _numbers(table)),
             scaled_up=scaled_up,
-            public_norm=_typical_norm(table, facts, public) if public >= _MANY else 0.0,
+            public_norm=_typical_norm(table, facts, public) if public >= MANY_COLUMNS else 0.0,
         )
 
     def private(self, table: Table) -> Floats:

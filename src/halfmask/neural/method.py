@@ -19,7 +19,7 @@ from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import rows_in_all
 from halfmask.neural.config import MlpConfig
-from halfmask.neural.default_recipe import default_recipe
+from halfmask.neural.default_recipe import default_recipe, means_tell
 from halfmask.neural.discriminant import PublicClasses
 from halfmask.neural.inputs import Inputs
 from halfmask.neural.mapped import network_rows
@@ -62,6 +62,8 @@ def fit_mlp(
         raise InputError("Nothing is private: any ordinary method serves better.")
     if config.recipe == "algorithm-1":
         return _algorithm_1(data, releaser, epsilon, delta, config)
+    if config.release_share is None and not means_tell(data) and not data.shown.shape[1]:
+        return _whole_network(data, releaser, epsilon, delta, config, padding=None)
     made = default_recipe(data, releaser, epsilon, delta, config)
     return _fit(data, made.network, made.steps, "default", made.padding, made.curve)
 

@@ -1,0 +1,58 @@
+"""Processes forked for independent work, one to a core."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.pool import Pool
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def forked_pool(workers: int | None = None) -> Pool | None:
+    """A pool of `workers` (default: one a core); None where one is enough or forks are unknown."""
+    count = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    if count < 2 or "fork" not in multiprocessing.get_all_start_methods():
+        return None
+    return multiprocessing.get_context("fork").Pool(count, initializer=_one_thread)
+
+
+def _one_thread() -> None:
+    """A worker has a core of its own, and waits for ever on threads that a fork left behind."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
+_shared: Callable[[Any], Any] | None = None
+"""The work that forked workers inherit: closures cannot be sent to them."""
+
+
+def side_by_side(
+    work: Callable[[Item], Result], items: Sequence[Item], done: Callable[[int], None]
+) -> list[Result]:
+    """`work` of each item, in order; `done` is told how many are finished."""
+    global _shared
+    outer, _shared = _shared, work
+    pool = forked_pool()
+    results: list[Result] = []
+    try:
+        for result in map(work, items) if pool is None else pool.imap(_of_shared, items):
+            results.append(result)
+            done(len(results))
+    finally:
+        _shared = outer
+        if pool is not None:
+            pool.terminate()
+            pool.join()
+    return results
+
+
+def _of_shared(item: Any) -> Any:
+    assert _shared is not None
+    return _shared(item)
