@@ -10,6 +10,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 from typing import Any, Protocol
 
 from halfmask.accounting.events import (
@@ -204,10 +205,10 @@ class Statement:
             ("Protected", self.unit),
             ("Private", _listed(self.private, self.label if self.label_private else None)),
             ("Public", _listed(self.public, None if self.label_private else self.label)),
-            ("Released", "; ".join(self.released) or "nothing that depends on private columns"),
+            ("Released", _counted(self.released) or "nothing that depends on private columns"),
             ("Noise", self.noise),
             ("Sampling", self.sampler),
-            ("Charged", "; ".join(describe(event) for event in self.events) or "nothing"),
+            ("Charged", _counted([describe(event) for event in self.events]) or "nothing"),
             ("Accountant", self.accountant),
         ]
         blocks += [("Note", note) for note in self.notes]
@@ -235,6 +236,12 @@ class Statement:
             f"{'another' if self.relation == 'replace' else 'withheld'}, except with a probability "
             f"of about {self.delta:g}. Epsilon under both relations:"
         )
+
+
+def _counted(lines: Sequence[str]) -> str:
+    """The lines in order, those that follow their likes counted."""
+    groups = [(line, len(list(same))) for line, same in groupby(lines)]
+    return "; ".join(line if count == 1 else f"{line} ({count} times)" for line, count in groups)
 
 
 def describe(event: Event) -> str:

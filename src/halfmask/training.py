@@ -64,8 +64,12 @@ def train(
     row_norm: float | None = None,
     options: Mapping[str, Any] | None = None,
     ranks: Ranks | None = None,
+    checkpoint: str | Path | None = None,
 ) -> Model:
     """Fit `table` under (epsilon, delta) and state what was promised.
+
+    With `checkpoint`, whose ledger must be that of this model alone, what the ledger holds already
+    was charged by this training before it was interrupted; mlp then goes on where it was.
 
     Everything that can be wrong with the input is found before the ledger is charged. With `ranks`
     every machine makes this call on its own rows; only the first one's ledger is charged.
@@ -81,7 +85,10 @@ def train(
     if ranks is not None:
         _check_spread(table, choice.method)
     budget = open_budget(ledger, epsilon=epsilon, delta=delta, relation=checked)
-    releaser = Releaser(budget, noise) if ranks is None else ranks.releaser(budget, noise)
+    before = () if checkpoint is None else budget.events()
+    releaser = (
+        Releaser(budget, noise, before=before) if ranks is None else ranks.releaser(budget, noise)
+    )
     common: dict[str, Any] = {
         "encoder": encoder,
         "task": table.task,
@@ -100,6 +107,7 @@ def train(
             releaser,
             epsilon=epsilon,
             delta=delta,
+            checkpoint=checkpoint,
             state=lambda: state(table, releaser, delta=delta),
             **common,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -184,8 +185,8 @@ def test_a_run_that_was_interrupted_goes_on_bit_for_bit_under_an_unsafe_seed(
         pass
 
     class Stops(Checkpoint):
-        def save(self, progress: object, noise: object) -> None:
-            super().save(progress, noise)  # type: ignore[arg-type]
+        def save(self, progress: object, noise: object, settings: object) -> None:
+            super().save(progress, noise, settings)  # type: ignore[arg-type]
             if progress.step == 4:  # type: ignore[attr-defined]
                 raise StoppedError
 
@@ -213,15 +214,30 @@ def test_without_a_seed_no_generator_state_is_stored(tmp_path: Path) -> None:
     path = tmp_path / "run.npz"
     train_privately(network(), rows(), config(), budget(None), checkpoint=Checkpoint(path, every=3))
     with np.load(path, allow_pickle=False) as stored:
-        assert "noise" not in str(stored["state"])
-        assert "padding" not in str(stored["state"])
+        state = json.loads(str(stored["state"]))
+    assert set(state) == {"step", "counted", "settings"}
+    assert set(state["settings"]) == {
+        "steps",
+        "rate",
+        "clip_norm",
+        "rows",
+        "seeded",
+        "noise_multiplier",
+    }
+
+
+def test_a_seeded_run_does_not_go_on_as_a_private_one(tmp_path: Path) -> None:
+    file = Checkpoint(tmp_path / "run.npz", every=3)
+    train_privately(network(), rows(), config(), budget(5), checkpoint=file)
+    with pytest.raises(DataError, match="another training"):
+        train_privately(network(), rows(), config(), budget(None), checkpoint=file)
 
 
 def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     file = Checkpoint(tmp_path / "run.npz", every=3)
     train_privately(network(), rows(), config(), budget(), checkpoint=file)
     other = Mlp((WIDTH, 4, CLASSES))
-    with pytest.raises(DataError, match="another network"):
+    with pytest.raises(DataError, match="another training"):
         train_privately(other, rows(), config(), budget(), checkpoint=file)
 
 

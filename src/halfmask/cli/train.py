@@ -15,6 +15,8 @@ from halfmask.cli.options import training_options
 from halfmask.cli.output import emit, json_option, note
 from halfmask.cli.rows import machines, training_rows
 
+CHECKPOINT = "checkpoint.npz"
+
 if TYPE_CHECKING:
     from halfmask.accounting.ledger import BudgetLedger
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The model folder.")
 @click.option("--method", default="auto", show_default=True, help="auto, or a method by name.")
-@click.option("--resume", is_flag=True, help="Continue in a folder that holds no finished model.")
+@click.option("--resume", is_flag=True, help="Go on in a folder whose training was interrupted.")
 @click.option("--unsafe-seed", type=int, help="Reproducible noise: the model is then NOT private.")
 @json_option
 def train(
@@ -83,11 +85,14 @@ def train(
                 encoder=encoder,
                 ledger=ledger,
                 ranks=ranks,
+                # In a data set's ledger other trainings' charges cannot be told from this one's.
+                checkpoint=None if ranks or ledger_file else out / CHECKPOINT,
             )
         if not leads:
             return
     seconds = time.perf_counter() - started
     model.save(out)
+    (out / CHECKPOINT).unlink(missing_ok=True)
     charged = ledger_file or out / OWN
     link_ledger(out, charged)
     result = {

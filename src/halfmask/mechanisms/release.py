@@ -66,21 +66,31 @@ class Sensitivity:
         return Sensitivity(replace=factor * self.replace, withhold=factor * self.withhold)
 
 
+INTERRUPTED = (
+    "This training was interrupted. What it had charged before is in the numbers above; the noise "
+    "of the rest was set by what was left, so they hold if nobody interrupted it because of "
+    "something it had released."
+)
+
+
 class Releaser:
     """Couples a budget with a source of noise; remembers, as pure data, what was released.
 
     Where rows are spread over several machines, `shards` says so and statistics are those of this
-    machine's rows (see halfmask.neural.distributed); `notes` belong into a statement.
+    machine's rows (see halfmask.neural.distributed); `notes` belong into a statement. A training
+    that goes on after an interruption hands over the events that it charged `before`.
     """
 
     shards: Shards = ALONE
     notes: tuple[str, ...] = ()
 
-    def __init__(self, budget: Budget, noise: NoiseSource) -> None:
+    def __init__(self, budget: Budget, noise: NoiseSource, *, before: Sequence[Event] = ()) -> None:
         self._budget = budget
         self.noise = noise
-        self._events: list[Event] = []
-        self._released: list[str] = []
+        self._events: list[Event] = list(before)
+        self._released = ["what was released before the interruption"] if before else []
+        if before:
+            self.notes = (INTERRUPTED,)
 
     @property
     def relation(self) -> Relation:

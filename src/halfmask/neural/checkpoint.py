@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from torch import Tensor
 
 from halfmask.errors import DataError
 from halfmask.mechanisms.noise import NoiseSource, UnsafeSeededNoise, public_generator
+
+Settings = Mapping[str, float | int]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -73,9 +77,22 @@ class Checkpoint:
         self._path = Path(path)
         self.every = every
 
-    def save(self, progress: Progress, noise: NoiseSource) -> None:
+    @classmethod
+    def of_run(cls, path: str | Path, steps: int) -> Checkpoint:
+        """A file for a run of so many steps: an interruption loses an eighth of them at most."""
+        return cls(path, every=-(-steps // 8))
+
+    def stands(self) -> tuple[int, float] | None:
+        """Steps that are done and the noise multiplier they had; None where there is no file."""
+        if not self._path.exists():
+            return None
+        state = json.loads(str(self._stored()["state"]))
+        return int(state["step"]), float(state["settings"]["noise_multiplier"])
+
+    def save(self, progress: Progress, noise: NoiseSource, settings: Settings) -> None:
         """Replace the file at once: an interruption leaves the old one or the new one."""
         state: dict[str, Any] = {"step": progress.step, "counted": progress.counted}
+        state["settings"] = settings
         if isinstance(noise, UnsafeSeededNoise):
             state["noise"] = _plain(noise.state)
             state["public"] = _plain(progress.public.bit_generator.state)
@@ -94,26 +111,45 @@ class Checkpoint:
             os.fsync(file.fileno())
         os.replace(part, self._path)
 
-    def load(self, progress: Progress, noise: NoiseSource) -> Progress:
-        """Where the file left off; `progress` itself where there is no file."""
+    def load(self, progress: Progress, noise: NoiseSource, settings: Settings) -> Progress:
+        """Where the file left off; `progress` itself where there is no file.
+
+        Of the settings the noise alone may be another one, for the steps that are left.
+        """
         if not self._path.exists():
             return progress
+        arrays = self._stored()
         try:
-            with np.load(self._path, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
             state = json.loads(str(arrays["state"]))
+            if any(
+                state["settings"][name] != value
+                for name, value in settings.items()
+                if name != "noise_multiplier"
+            ):
+                raise ValueError
             for name in ("parameters", "velocity", "mean"):
                 getattr(progress, name).copy_(torch.from_numpy(arrays[name]))
             progress.step, progress.counted = int(state["step"]), int(state["counted"])
-        except (OSError, ValueError, KeyError, RuntimeError):
-            raise DataError(
-                f"The checkpoint {str(self._path)!r} is damaged or of another network: remove it."
-            ) from None
+        except (ValueError, KeyError, RuntimeError):
+            raise self._unusable() from None
         if isinstance(noise, UnsafeSeededNoise) and "noise" in state:
             noise.state = _arrays(state["noise"])
             progress.public.bit_generator.state = _arrays(state["public"])
             progress.padding.bit_generator.state = _arrays(state["padding"])
         return progress
+
+    def _stored(self) -> dict[str, Any]:
+        try:
+            with np.load(self._path, allow_pickle=False) as stored:
+                return {name: stored[name] for name in stored.files}
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            raise self._unusable() from None
+
+    def _unusable(self) -> DataError:
+        return DataError(
+            f"The checkpoint {str(self._path)!r} is damaged or of another training: use the same "
+            "rows, schema and options as before, or remove it to start over."
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -62,8 +63,12 @@ def default_recipe(
     epsilon: float,
     delta: float,
     config: MlpConfig,
+    checkpoint: str | Path | None = None,
 ) -> Recipe:
-    """A network under (epsilon, delta). An explicit share of a release asks for the release."""
+    """A network under (epsilon, delta). An explicit share of a release asks for the release.
+
+    A warm start's steps are stored in the file `checkpoint`; a release takes seconds and is not.
+    """
     if config.release_share is None and (
         not means_tell(data) or columns_work_together(data, config, releaser.shards)
     ):
@@ -71,7 +76,9 @@ def default_recipe(
             "mean loss of public batches whose private columns are zero, by steps",
             steps=config.steps or WARM_STEPS,
         )
-        network, trainer = warm_start(data, releaser, epsilon, delta, config, curve.note)
+        network, trainer = warm_start(
+            data, releaser, epsilon, delta, config, curve.note, checkpoint=checkpoint
+        )
         return Recipe(network=network, steps=trainer, padding="zero", curve=curve)
     curve = PublicLoss(
         "mean loss of rows whose private columns are drawn from the released class means: by "

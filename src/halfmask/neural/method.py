@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from halfmask.errors import InputError
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import rows_in_all
+from halfmask.neural.checkpoint import Checkpoint
 from halfmask.neural.config import MlpConfig
 from halfmask.neural.default_recipe import default_recipe, means_tell
 from halfmask.neural.discriminant import PublicClasses
@@ -47,9 +49,18 @@ class NetworkFit:
 
 
 def fit_mlp(
-    table: Table, releaser: Releaser, *, epsilon: float, delta: float, **options: Any
+    table: Table,
+    releaser: Releaser,
+    *,
+    epsilon: float,
+    delta: float,
+    checkpoint: str | Path | None = None,
+    **options: Any,
 ) -> NetworkFit:
-    """Fit a network under (epsilon, delta). Guarantee: docs/proofs/network.md."""
+    """Fit a network under (epsilon, delta). Guarantee: docs/proofs/network.md.
+
+    Private steps of the whole network are stored in the file `checkpoint`, and go on from there.
+    """
     config = MlpConfig.of(options)
     if table.task != "classification" or table.classes is None or table.label is None:
         raise InputError("mlp predicts classes: use gd or one-shot for a number.")
@@ -57,23 +68,34 @@ def fit_mlp(
         raise InputError("mlp protects one row each: use gd where a unit has several rows.")
     data = network_rows(table, private_norm=config.private_norm, shards=releaser.shards)
     if config.recipe == "dp-sgd" or table.label_private:
-        return _whole_network(data, releaser, epsilon, delta, config, padding=None)
+        return _whole_network(
+            data, releaser, epsilon, delta, config, padding=None, checkpoint=checkpoint
+        )
     if not table.private.shape[1]:
         raise InputError("Nothing is private: any ordinary method serves better.")
     if config.recipe == "algorithm-1":
-        return _algorithm_1(data, releaser, epsilon, delta, config)
+        return _algorithm_1(data, releaser, epsilon, delta, config, checkpoint)
     if config.release_share is None and not means_tell(data) and not data.shown.shape[1]:
-        return _whole_network(data, releaser, epsilon, delta, config, padding=None)
-    made = default_recipe(data, releaser, epsilon, delta, config)
+        return _whole_network(
+            data, releaser, epsilon, delta, config, padding=None, checkpoint=checkpoint
+        )
+    made = default_recipe(data, releaser, epsilon, delta, config, checkpoint)
     return _fit(data, made.network, made.steps, "default", made.padding, made.curve)
 
 
 def _algorithm_1(
-    data: NetworkRows, releaser: Releaser, epsilon: float, delta: float, config: MlpConfig
+    data: NetworkRows,
+    releaser: Releaser,
+    epsilon: float,
+    delta: float,
+    config: MlpConfig,
+    checkpoint: str | Path | None,
 ) -> NetworkFit:
     """Algorithm 1 on the whole network, as the paper has it, with the padding asked for."""
     name = config.padding or "gaussian"
     if name in PAID:
+        # A release is not stored: an interrupted run would have to pay for it again.
+        checkpoint = None
         padding, spent = _paid_padding(name, data, releaser, epsilon, delta, config)
     else:
         # Padding that is drawn once is the same on all machines.
@@ -81,7 +103,16 @@ def _algorithm_1(
         padding, spent = free_padding(name, data.inputs, drawn), ()
         if releaser.shards.count > 1:
             padding = replace(padding, table=releaser.shards.first(padding.table))
-    return _whole_network(data, releaser, epsilon, delta, config, padding=padding, spent=spent)
+    return _whole_network(
+        data,
+        releaser,
+        epsilon,
+        delta,
+        config,
+        padding=padding,
+        spent=spent,
+        checkpoint=checkpoint,
+    )
 
 
 def _whole_network(
@@ -93,16 +124,24 @@ def _whole_network(
     *,
     padding: Padding | None,
     spent: Spent = (),
+    checkpoint: str | Path | None,
 ) -> NetworkFit:
     n, public = rows_in_all(len(data.labels), releaser.shards), data.shown
     rate = config.rate or min(1.0, max(256, n // 16) / n)
     steps = config.steps or 160
+    stored = None if checkpoint is None else Checkpoint.of_run(checkpoint, steps)
     trainer = TrainerConfig(
         steps=steps,
         rate=rate,
         clip_norm=config.clip_norm or 1.0,
         noise_multiplier=noise_of_steps(
-            releaser, epsilon=epsilon, delta=delta, rate=rate, steps=steps, spent=spent
+            releaser,
+            epsilon=epsilon,
+            delta=delta,
+            rate=rate,
+            steps=steps,
+            spent=spent,
+            checkpoint=stored,
         ),
         learning_rate=config.learning_rate or 0.5,
         momentum=0.9 if config.momentum is None else config.momentum,
@@ -132,7 +171,7 @@ def _whole_network(
         real = StructuredRows(data.real, public=public.shape[1], table=table, codes=codes)
         rows = TrainingRows(real=real, labels=labels)
     curve = PublicLoss("mean loss of the padded rows of each public batch", steps=steps)
-    train_privately(network, rows, trainer, releaser, watch=curve.note)
+    train_privately(network, rows, trainer, releaser, checkpoint=stored, watch=curve.note)
     recipe = "dp-sgd" if padding is None else "algorithm-1"
     return _fit(data, network, trainer, recipe, None if padding is None else padding.name, curve)
 

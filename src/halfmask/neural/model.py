@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -69,6 +70,7 @@ def fit_neural_model(
     epsilon: float,
     delta: float,
     options: dict[str, Any],
+    checkpoint: str | Path | None = None,
     state: Callable[[], Statement],
     **common: Any,
 ) -> NeuralModel:
@@ -79,7 +81,7 @@ def fit_neural_model(
         if missing.name != "torch":
             raise
         raise InputError("mlp needs torch: install halfmask[torch].") from None
-    fit = fit_mlp(table, releaser, epsilon=epsilon, delta=delta, **options)
+    fit = fit_mlp(table, releaser, epsilon=epsilon, delta=delta, checkpoint=checkpoint, **options)
     layers = fit.network.linear
     return NeuralModel(
         inputs=fit.inputs,

@@ -1,15 +1,19 @@
-"""The one release of a run: class means of the private features, and what it cost."""
+"""What a run pays for: class means of the private features, and the noise of its steps."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
+from halfmask.accounting.accountant import epsilon as account
 from halfmask.accounting.calibrate import noise_multiplier, round_down
-from halfmask.accounting.events import GaussianEvent
+from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEvent
 from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.errors import LedgerError
 from halfmask.mechanisms.release import Releaser
+from halfmask.neural.checkpoint import Checkpoint
 from halfmask.neural.class_means import ClassMeans, release_class_means, sum_sensitivity
 from halfmask.neural.discriminant import PublicClasses
 from halfmask.neural.rows import NetworkRows
@@ -49,14 +53,46 @@ def pay_for_means(
 
 
 def noise_of_steps(
-    releaser: Releaser, *, epsilon: float, delta: float, rate: float, steps: int, spent: Spent
+    releaser: Releaser,
+    *,
+    epsilon: float,
+    delta: float,
+    rate: float,
+    steps: int,
+    spent: Spent = (),
+    checkpoint: Checkpoint | None = None,
 ) -> float:
-    """The noise multiplier of steps that may use what is left of the budget."""
-    return noise_multiplier(
-        epsilon=epsilon,
-        delta=delta,
-        rate=rate,
-        steps=steps,
-        relation=releaser.relation,
-        spent=spent,
-    )
+    """The noise multiplier of steps that may use what is left of the budget.
+
+    A run that goes on from a checkpoint keeps its noise if what it has charged leaves room for
+    that, which it does unless a block of steps was charged and lost.
+    """
+
+    def of(steps: int, spent: Sequence[Event]) -> float:
+        return noise_multiplier(
+            epsilon=epsilon,
+            delta=delta,
+            rate=rate,
+            steps=steps,
+            relation=releaser.relation,
+            spent=spent,
+        )
+
+    if checkpoint is None:
+        return of(steps, spent)
+    stands, before = checkpoint.stands(), releaser.events
+    if stands is not None and not before:
+        raise LedgerError(
+            "There is a checkpoint, but the ledger holds no charge of it: the ledger of an "
+            "interrupted training must stay with it. Remove the folder and start over."
+        )
+    done, noise = (0, 0.0) if stands is None else stands
+    left = steps - done
+    if left < 1:
+        return noise
+    if noise:
+        rest = PoissonGaussianEvent(noise_multiplier=noise, rate=rate, steps=left)
+        total = account((*before, rest), delta=delta, relation=releaser.relation)
+        if total <= round_down(epsilon):
+            return noise
+    return of(left, before)

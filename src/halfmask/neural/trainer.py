@@ -132,13 +132,21 @@ def train_privately(
     shards, device = releaser.shards, own_device()
     if checkpoint is not None and shards.count > 1:
         raise InputError("A checkpoint holds the state of one machine: train without one.")
+    settings = {
+        "steps": config.steps,
+        "rate": config.rate,
+        "clip_norm": config.clip_norm,
+        "rows": len(rows.labels),
+        "seeded": not releaser.noise.secure,
+        "noise_multiplier": config.noise_multiplier,
+    }
     flat = FlatParameters(network.to(device))
     gradients = MlpGradients(network)
     # Public batches are drawn from each machine's own rows, so machines draw apart.
     seed = None if config.public_seed is None else config.public_seed + shards.rank
     progress = Progress.start(flat.vector, releaser.noise, seed)
     if checkpoint is not None:
-        progress = checkpoint.load(progress, releaser.noise)
+        progress = checkpoint.load(progress, releaser.noise, settings)
         flat.vector.copy_(progress.parameters)
     if shards.count > 1:
         flat.vector.copy_(torch.from_numpy(shards.first(flat.vector.double().cpu().numpy())))
@@ -169,7 +177,7 @@ def train_privately(
             _one_step(network, flat, rows, config, released, progress, shards, watch)
         progress.parameters = flat.vector
         if checkpoint is not None:
-            checkpoint.save(progress, releaser.noise)
+            checkpoint.save(progress, releaser.noise, settings)
     flat.vector.copy_(progress.result(flat.vector))
     network.cpu()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ import torch
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import Shards, rows_in_all
+from halfmask.neural.checkpoint import Checkpoint
 from halfmask.neural.config import MlpConfig
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import Padding, free_padding
@@ -78,6 +80,8 @@ def warm_start(
     delta: float,
     config: MlpConfig,
     watch: Watch | None = None,
+    *,
+    checkpoint: str | Path | None = None,
 ) -> tuple[Mlp, TrainerConfig]:
     """A network of the public columns, taught the private ones by Algorithm 1."""
     shards = releaser.shards
@@ -87,7 +91,10 @@ def warm_start(
     network = _widened(shown, data.private.shape[1])
     steps, clip_norm = config.steps or WARM_STEPS, config.clip_norm or _CLIP_NORM
     rate = config.rate or _RATE
-    noise = noise_of_steps(releaser, epsilon=epsilon, delta=delta, rate=rate, steps=steps, spent=())
+    stored = None if checkpoint is None else Checkpoint.of_run(checkpoint, steps)
+    noise = noise_of_steps(
+        releaser, epsilon=epsilon, delta=delta, rate=rate, steps=steps, checkpoint=stored
+    )
     quiet = min(1.0, _QUIET / (noise * clip_norm / (rate * rows)))
     trainer = TrainerConfig(
         steps=steps,
@@ -110,7 +117,7 @@ def warm_start(
     )
     labels = torch.from_numpy(data.labels)
     chosen = TrainingRows(real=real, labels=labels)
-    train_privately(network, chosen, trainer, releaser, watch=watch)
+    train_privately(network, chosen, trainer, releaser, checkpoint=stored, watch=watch)
     return network, trainer
 
 
