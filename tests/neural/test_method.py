@@ -187,7 +187,14 @@ def test_an_averaged_network_has_the_mean_of_the_scores() -> None:
 def test_mistakes_are_named_before_anything_is_charged() -> None:
     table = tables()
     ledger = MemoryLedger(epsilon=4.0, delta=1e-5, relation="replace")
-    for options in ({"recipe": "best"}, {"hidden": 3}, {"release_share": 1.5}):
+    for options in (
+        {"recipe": "best"},
+        {"hidden": 3},
+        {"release_share": 1.5},
+        {"padding": "gaussian"},  # of another recipe
+        {"steps": 0},
+        {"alpha": math.nan},
+    ):
         with pytest.raises(InputError):
             train(
                 table,
@@ -202,6 +209,12 @@ def test_mistakes_are_named_before_anything_is_charged() -> None:
     with pytest.raises(InputError, match="paid for"):
         free_padding("class-means", Inputs.of(table), np.random.default_rng(0))
     assert ledger.events() == ()
+
+
+def test_padded_rows_need_a_public_label() -> None:
+    table = tables("private")
+    with pytest.raises(InputError, match="label is private"):
+        fitted(table, recipe="algorithm-1")
 
 
 def test_a_spent_ledger_refuses() -> None:

@@ -12,7 +12,7 @@ from one_by_one import cross_entropy
 from torch import nn
 
 from halfmask.neural.contributions import FLOAT32_RESERVE
-from halfmask.neural.ghost import GhostGradients
+from halfmask.neural.ghost import CLIP_MARGIN, GhostGradients
 from halfmask.neural.mlp_ghost import MlpGradients
 from halfmask.neural.network import Mlp
 
@@ -77,6 +77,70 @@ def test_one_row_of_any_network_adds_at_most_the_clip_norm(kind: str) -> None:
             gradients = GhostGradients(network, cross_entropy)
             got = gradients.clipped_sum(row, torch.tensor([0]), clip, padded=pair)
             assert got.double().norm() <= clip * (1 + FLOAT32_RESERVE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("paired", [True, False])
+def test_products_of_many_positions_do_not_hide_a_long_row(
+    paired: bool, dtype: torch.dtype
+) -> None:
+    """So many numbers a position that norms come from Gram matrices, where terms cancel."""
+    torch.manual_seed(0)
+    layer = nn.Linear(40, 40, bias=False, dtype=dtype)
+
+    def loss(outputs: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+        return (outputs * slopes).sum((1, 2))
+
+    for _ in range(20):
+        row = 1e3 * torch.randn(1, 3, 40, dtype=dtype)
+        slopes = torch.randn(1, 3, 40, dtype=dtype)
+        padded = None
+        if paired:
+            padded = row.clone()
+            padded[0, 0, 7] = torch.nextafter(row[0, 0, 7], torch.tensor(torch.inf, dtype=dtype))
+            apart = row.double() - padded.double()
+        else:
+            row[0, 1], slopes[0, 1] = row[0, 0], -slopes[0, 0]
+            row[0, 1, 7] = torch.nextafter(row[0, 0, 7], torch.tensor(torch.inf, dtype=dtype))
+            row[0, 2] = 0.0
+            apart = row.double()
+        true = torch.einsum("to,td->od", slopes[0].double(), apart[0]).norm()
+        for share in (1.0, 0.05, 1e-3, 1e-8):
+            clip = float(true) * share
+            got = GhostGradients(layer, loss).clipped_sum(
+                row, slopes, clip, padded=padded, padded_targets=slopes
+            )
+            assert got.double().norm() <= clip * (1 + FLOAT32_RESERVE)
+
+
+def test_wide_rows_are_measured_to_the_last_digits() -> None:
+    torch.manual_seed(0)
+    network = Mlp((50_000, 2))
+    row = torch.full((1, 50_000), 0.1)
+    row[0, 0] = 300.0
+    labels = torch.tensor([0])
+    got = MlpGradients(network).clipped_sum(row, labels, 1.0).double().norm()
+    assert 1 - 1e-5 <= got <= 1 + CLIP_MARGIN
+
+
+def test_one_row_moves_the_sum_of_many_by_what_it_adds() -> None:
+    """Most rows of one class: the sum grows long, and its rounding with it."""
+    torch.manual_seed(0)
+    count, clip = 60_000, 1.0
+    network = Mlp((10, 2))
+    rows, labels = torch.randn(count, 10), (torch.arange(count) % 10 == 0).long()
+    gradients = MlpGradients(network)
+
+    def total(some: slice) -> torch.Tensor:
+        return gradients.clipped_sum(rows[some], labels[some], clip).double().clone()
+
+    for place in (0, 100, count // 2, count - 1):
+        alone = slice(place, place + 1)
+        whole, own, kept = total(slice(None)), total(alone), rows[place].clone()
+        rows[place] *= -3.0
+        error = (total(slice(None)) - whole) - (total(alone) - own)
+        rows[place] = kept
+        assert float(error.norm()) <= FLOAT32_RESERVE * clip / 2
 
 
 @pytest.mark.parametrize("size", [1e5, 1e7, 1e9, 1e12])

@@ -295,6 +295,7 @@ def draw(figure: Figure, results: list[dict[str, Any]], path: Path) -> str | Non
         if row["method"] == "non-private":
             axes.axhline(row["mean"], color="grey", linestyle="--", label="without privacy")
     axes.set_xscale("log", base=2)
+    axes.set_xticks(figure.epsilons, [f"{epsilon:g}" for epsilon in figure.epsilons])
     axes.set_xlabel(f"epsilon (replace, delta = {DELTA:g})")
     axes.set_ylabel("test accuracy")
     stand_in = "" if figure.data == "real" else f"\n{figure.data}"

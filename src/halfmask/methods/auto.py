@@ -65,8 +65,9 @@ def choose(problem: Problem) -> Choice:
         return Choice(
             method="mlp",
             reason=f"the label is public and has {problem.classes} classes, and "
-            f"{problem.private_columns} columns are private: the sums of each class's private "
-            "features are released once, and a network made from them costs nothing more",
+            f"{problem.private_columns} columns are private: a network is made from the sums of "
+            "each class's private features, released once, or, where public columns show that "
+            "relations between columns matter, from noisy steps",
         )
     return Choice(
         method="gd",

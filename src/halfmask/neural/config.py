@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -37,6 +38,15 @@ class MlpConfig:
             raise InputError(
                 f"Unknown recipe {self.recipe!r}: expected default, algorithm-1 or dp-sgd."
             )
+        if self.padding is not None and self.recipe != "algorithm-1":
+            raise InputError(
+                f"padding={self.padding!r} belongs to the recipe algorithm-1: pass "
+                "recipe='algorithm-1', or leave padding out."
+            )
+        for name in ("steps", "rate", "clip_norm", "learning_rate", "alpha", "private_norm"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise InputError(f"Expected {name}={value} to be positive and finite.")
         if self.release_share is not None and not 0 < self.release_share < 1:
             raise InputError(f"Expected release_share in (0, 1), got {self.release_share}.")
 

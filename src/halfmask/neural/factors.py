@@ -24,6 +24,8 @@ from torch import Tensor
 from halfmask.neural.pair_norms import PairProducts
 from halfmask.neural.structured import Products
 
+# Of a squared norm in float64, relative to the square of the length of its terms.
+SQUARE_ROUNDING = 64.0 * 2.0**-52
 # Rows are taken a few at a time so that a temporary never exceeds this many numbers (64 MiB).
 _TEMPORARY = 1 << 24
 

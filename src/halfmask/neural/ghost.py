@@ -20,7 +20,14 @@ from torch import Tensor, nn
 
 from halfmask.errors import InputError
 from halfmask.neural.exact import ExactGradients, Side, take
-from halfmask.neural.factors import Dense, Gradient, squared_norms, term_lengths, weighted_sum
+from halfmask.neural.factors import (
+    SQUARE_ROUNDING,
+    Dense,
+    Gradient,
+    squared_norms,
+    term_lengths,
+    weighted_sum,
+)
 from halfmask.neural.layers import rule_for
 from halfmask.neural.pair_norms import shortest_sum
 from halfmask.neural.rowwise import check_rows_stay_apart, made_up, refuse_mixing_layers
@@ -187,11 +194,18 @@ class GhostGradients:
         """
         dtype = self.parameters[0].dtype
         unit = torch.finfo(dtype).eps
-        margin, least = _MARGIN_UNITS * unit, shortest_sum(self._exact_terms, unit)
-        weights = clip_weights(norms.maximum(least), clip_norm, margin=margin)
-        terms = torch.zeros_like(weights)
+        least = shortest_sum(self._exact_terms, unit)
+        terms = torch.zeros_like(norms)
         for parts in self._parts.values():
             terms += term_lengths(parts).square()
+        # The most that a sum of products can lose is added: a norm is never too small.
+        lost = SQUARE_ROUNDING * terms
+
+        def weigh(squares: Tensor, least: Tensor, lost: Tensor) -> Tensor:
+            found = (squares + lost).sqrt().maximum(least)
+            return clip_weights(found, clip_norm, margin=_MARGIN_UNITS * unit)
+
+        weights = weigh(norms.square(), least, lost)
         rows = (shortest_sum(terms.sqrt(), unit) * weights > clip_norm).nonzero().flatten()
         if dtype == torch.float64 or not len(rows):
             return self.weighted_sum(weights)
@@ -199,7 +213,7 @@ class GhostGradients:
         squares = self._exact_squares[rows]
         for parts in own.values():
             squares = squares + squared_norms(parts)
-        found = clip_weights(squares.sqrt().maximum(least[rows]), clip_norm, margin=margin)
+        found = weigh(squares, least[rows], lost[rows])
         exact = self._exact_sum(weights.index_copy(0, rows, found))
         others = self._flat(self._parts, weights.index_fill(0, rows, 0.0).to(dtype), exact)
         return (others.double() + self._flat(own, found, {})).to(dtype)

@@ -37,6 +37,8 @@ from halfmask.table import Table
 
 # Of Algorithm 1 with a padding that has to be paid for.
 _RELEASE_SHARE = 0.75
+# Noise of a mean gradient above which steps of the whole network become shorter.
+_QUIET = 0.0064
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,6 +68,11 @@ def fit_mlp(
         raise InputError("mlp predicts classes: use gd or one-shot for a number.")
     if table.max_rows > 1:
         raise InputError("mlp protects one row each: use gd where a unit has several rows.")
+    if config.recipe == "algorithm-1" and table.label_private:
+        raise InputError(
+            "algorithm-1 takes the loss of padded rows, and with it the label, for public: the "
+            "label is private here. Use recipe='dp-sgd'."
+        )
     data = network_rows(table, private_norm=config.private_norm, shards=releaser.shards)
     if config.recipe == "dp-sgd" or table.label_private:
         return _whole_network(
@@ -130,20 +137,23 @@ def _whole_network(
     rate = config.rate or min(1.0, max(256, n // 16) / n)
     steps = config.steps or 160
     stored = None if checkpoint is None else Checkpoint.of_run(checkpoint, steps)
+    clip_norm = config.clip_norm or 1.0
+    noise = noise_of_steps(
+        releaser,
+        epsilon=epsilon,
+        delta=delta,
+        rate=rate,
+        steps=steps,
+        spent=spent,
+        checkpoint=stored,
+    )
+    quiet = min(1.0, _QUIET / (noise * clip_norm / (rate * n)))
     trainer = TrainerConfig(
         steps=steps,
         rate=rate,
-        clip_norm=config.clip_norm or 1.0,
-        noise_multiplier=noise_of_steps(
-            releaser,
-            epsilon=epsilon,
-            delta=delta,
-            rate=rate,
-            steps=steps,
-            spent=spent,
-            checkpoint=stored,
-        ),
-        learning_rate=config.learning_rate or 0.5,
+        clip_norm=clip_norm,
+        noise_multiplier=noise,
+        learning_rate=config.learning_rate or 0.5 * quiet,
         momentum=0.9 if config.momentum is None else config.momentum,
         alpha=config.alpha,
         schedule="cosine",

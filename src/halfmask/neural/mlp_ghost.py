@@ -20,6 +20,9 @@ from halfmask.neural.network import Mlp
 from halfmask.neural.pair_norms import PairProducts
 from halfmask.neural.structured import Products, StructuredRows
 
+# Columns whose squares are added up in single precision.
+_COLUMNS = 1024
+
 HeadGradient = Callable[[Tensor, Tensor], None]
 
 
@@ -39,8 +42,8 @@ class MlpGradients:
     """Clipped sums of gradients (or of differences to padded rows) of a fully connected network.
 
     `head` turns scores into the gradient of the loss; the flat gradient is laid out as
-    `network.parameters()`. `chunk` bounds the rows in flight; the sum depends on it by rounding
-    only.
+    `network.parameters()`. `chunk` bounds the rows in flight, and those that are added up in single
+    precision; the sum depends on it by rounding only.
     """
 
     def __init__(
@@ -110,6 +113,8 @@ class MlpGradients:
     ) -> Tensor:
         lookup = None
         self._total.zero_()
+        # Over many chunks single precision would round away more than the noise was widened for.
+        whole = None if len(rows) <= self._chunk else torch.zeros_like(self._total).double()
         with torch.no_grad():
             if isinstance(rows, StructuredRows):
                 lookup = rows.table @ self._network.linear[0].weight[:, rows.public :].t()
@@ -118,7 +123,10 @@ class MlpGradients:
                 batch = rows.take(some) if isinstance(rows, StructuredRows) else rows[some]
                 pair = None if padded is None else padded[some]
                 self._add(batch, targets[some], _at(weigh, some), pair, lookup)
-        return self._total
+                if whole is not None:
+                    whole.add_(self._total)
+                    self._total.zero_()
+        return self._total if whole is None else whole
 
     def _add(
         self,
@@ -267,7 +275,12 @@ def _at(weigh: Callable[[Tensor, slice], Tensor], some: slice) -> Callable[[Tens
 
 
 def _square(rows: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(rows, dim=1).double().square_()
+    """Squared norms in float64; in single precision no more is added up than keeps its digits."""
+    total = torch.linalg.vector_norm(rows[:, :_COLUMNS], dim=1).double().square_()
+    for low in range(_COLUMNS, rows.shape[1], _COLUMNS):
+        some = rows[:, low : low + _COLUMNS]
+        total += torch.linalg.vector_norm(some, dim=1).double().square_()
+    return total
 
 
 def _products(real: Tensor, padded: Tensor, room: Tensor) -> Products:
