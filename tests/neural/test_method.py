@@ -12,17 +12,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
+from halfmask.mechanisms.shards import ALONE
 from halfmask.model import Model
 from halfmask.neural.class_means import sum_sensitivity
+from halfmask.neural.default_recipe import _cool
 from halfmask.neural.inputs import Inputs
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import PADDINGS, Padding, free_padding
-from halfmask.neural.pretrain import PretrainConfig, PublicRows, averaged
+from halfmask.neural.pretrain import PretrainConfig, PublicRows, as_rows, averaged
+from halfmask.neural.rows import NetworkRows
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder, Table
 from halfmask.training import train
@@ -215,6 +219,24 @@ def test_padded_rows_need_a_public_label() -> None:
     table = tables("private")
     with pytest.raises(InputError, match="label is private"):
         fitted(table, recipe="algorithm-1")
+
+
+def test_scores_that_are_too_sure_are_scaled_down() -> None:
+    data = NetworkRows.of(tables())
+    width = data.shown.shape[1] + data.private.shape[1]
+    network = Mlp((width, 5, data.classes), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        network.linear[-1].weight.mul_(200.0)
+    padding = free_padding("zero", data.inputs, np.random.default_rng(0))
+    padded = as_rows(data.shown, padding.fill(data.labels, np.random.default_rng(0)))
+    labels = torch.from_numpy(data.labels)
+    with torch.no_grad():
+        before = network(padded)
+        _cool(network, data, padding, ALONE)
+        after = network(padded)
+    assert torch.equal(before.argmax(1), after.argmax(1))
+    assert functional.cross_entropy(before, labels) > 2.0
+    assert functional.cross_entropy(after, labels) < 1.5 * math.log(data.classes)
 
 
 def test_a_spent_ledger_refuses() -> None:
