@@ -9,9 +9,12 @@ import pyarrow as pa
 import pytest
 import torch
 
+from halfmask.accounting.ledger import MemoryLedger
 from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import ALONE
 from halfmask.model import Model
+from halfmask.neural import default_recipe
 from halfmask.neural.config import MlpConfig
 from halfmask.neural.network import Mlp
 from halfmask.neural.pretrain import PretrainConfig
@@ -98,6 +101,47 @@ def test_few_private_columns_are_learnt_by_steps(related: bool) -> None:
     assert (model.details["recipe"], model.details["padding"]) == ("default", "zero")
     usual = np.bincount(data.label).max() / data.n
     assert np.mean(model.predict(data) == data.label) > usual + 0.2
+
+
+def wide(rows: int) -> NetworkRows:
+    """Twenty private columns and one public one, all of 0 and 1, and three classes."""
+    generator = np.random.default_rng(0)
+    values = generator.integers(0, 2, (rows, 21))
+    schema = Schema(
+        label=Label(name="kind", role="public", classes=(0, 1, 2)),
+        columns=tuple(
+            Column(
+                name=f"x{i}",
+                role="private" if i else "public",
+                kind="category",
+                categories=("0", "1"),
+            )
+            for i in range(21)
+        ),
+    )
+    frame = pa.table(
+        {**{f"x{i}": column for i, column in enumerate(values.T)}, "kind": np.arange(rows) % 3}
+    )
+    return NetworkRows.of(Encoder.fit(schema, frame).encode(frame))
+
+
+@pytest.mark.parametrize(
+    ("rows", "epsilon", "related", "steps"),
+    [
+        (50, 0.1, False, True),  # noise would drown the means
+        (50, 20.0, True, False),  # fewer rows than means: steps would learn nothing more
+        (600, 4.0, True, True),
+        (600, 4.0, False, False),
+        (600, 0.05, False, True),
+    ],
+)
+def test_release_or_steps(
+    rows: int, epsilon: float, related: bool, steps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(default_recipe, "columns_work_together", lambda *given: related)
+    releaser = Releaser(MemoryLedger(epsilon=epsilon, delta=1e-5), noise_source(0))
+    given = (wide(rows), releaser, epsilon, 1e-5, MlpConfig())
+    assert default_recipe._steps_serve_better(*given) is steps
 
 
 def test_without_public_columns_there_is_nothing_to_start_from() -> None:
