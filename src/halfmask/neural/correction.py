@@ -26,7 +26,7 @@ from halfmask.public_loss import Watch
 # Root mean square length of the scaled scores, against 1 for the constant of the bias.
 _LENGTH = 3.0
 # Of a power iteration.
-_ROUNDS = 30
+_ROUNDS = 12
 # Rows that go through the network at a time.
 _BLOCK = 1 << 12
 
