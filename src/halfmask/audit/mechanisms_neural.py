@@ -73,19 +73,9 @@ def mlp_correction(epsilon: float, delta: float, relation: Relation) -> Game:
 
     Withheld, the row is its padded one. Other rows equal theirs and add nothing.
     """
-    import torch
-
-    from halfmask.neural.correction import correct_scores
-    from halfmask.neural.network import Mlp
+    from halfmask.neural.correction_trial import correction_trial
     from halfmask.neural.trainer import TrainerConfig
 
-    network = Mlp((1, 2))
-    with torch.no_grad():
-        # Scores so small that both rows are as uncertain as the padded one.
-        network.linear[0].weight.copy_(torch.tensor([[1e-4], [-1e-4]]))
-        network.linear[0].bias.zero_()
-    padded = torch.tensor([[0.0], [1.0], [-1.0]])
-    labels = torch.zeros(3, dtype=torch.long)
     trainer = TrainerConfig(
         steps=STEPS,
         rate=1.0,
@@ -97,12 +87,7 @@ def mlp_correction(epsilon: float, delta: float, relation: Relation) -> Game:
         aggregate="last",
     )
 
-    def fit(real: torch.Tensor, releaser: Releaser) -> Any:
-        return correct_scores(network, real, lambda some: padded[some], labels, trainer, releaser)
-
-    first, second = padded.clone(), padded.clone()
-    first[0] = 1.0
-    second[0] = -1.0 if relation == "replace" else 0.0
+    first, second, fit = correction_trial(trainer, relation)
     return FitGame(
         mechanism="mlp-correction",
         relation=relation,

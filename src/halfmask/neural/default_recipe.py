@@ -27,10 +27,10 @@ from halfmask.neural.class_means import sum_sensitivity
 from halfmask.neural.class_means_tell import class_means_tell
 from halfmask.neural.config import MlpConfig
 from halfmask.neural.correction import correct_scores
-from halfmask.neural.discriminant import Discriminant, PublicClasses
+from halfmask.neural.discriminant import Discriminant, PublicClasses, losses_at
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import Padding, PaddingName
-from halfmask.neural.paid import Spent, noise_of_steps, pay_for_means
+from halfmask.neural.paid import Spent, noise_of_steps, pay_for_means, quietness
 from halfmask.neural.pretrain import as_rows, pretrain, summed
 from halfmask.neural.rows import NetworkRows
 from halfmask.neural.trainer import TrainerConfig
@@ -195,9 +195,8 @@ def _cool(network: Mlp, data: NetworkRows, padding: Padding, shards: Shards) -> 
     rows = as_rows(data.shown[some], padding.fill(labels, np.random.default_rng(0)))
     with torch.no_grad():
         scores = network(rows).double().numpy()
-    own = scores - scores[np.arange(len(labels)), labels][:, None]
-    losses = [np.logaddexp.reduce(factor * own, axis=1).sum() for factor in _COOLING]
-    best = float(_COOLING[int(np.argmin(shards.sum(np.array(losses))))])
+    losses = losses_at(_COOLING, scores, labels)
+    best = float(_COOLING[int(np.argmin(shards.sum(losses)))])
     with torch.no_grad():
         network.linear[-1].weight.mul_(best)
         network.linear[-1].bias.mul_(best)
@@ -216,7 +215,7 @@ def _steps(
         releaser, epsilon=epsilon, delta=delta, rate=1.0, steps=steps, spent=spent
     )
     # Less where the noise of a mean gradient would drown what it corrects.
-    quiet = min(1.0, _QUIET / (noise * clip_norm / rows))
+    quiet = quietness(noise * clip_norm / rows, _QUIET)
     return TrainerConfig(
         steps=steps,
         rate=1.0,

@@ -26,6 +26,12 @@ _TEMPERATURES = np.geomspace(0.05, 2.0, 25)
 _BLOCK = 1 << 14
 
 
+def losses_at(factors: Floats, scores: Floats, labels: Codes) -> Floats:
+    """The loss of all rows together if scores are scaled by each of the factors."""
+    apart = scores - scores[np.arange(len(labels)), labels][:, None]
+    return np.array([np.logaddexp.reduce(factor * apart, axis=1).sum() for factor in factors])
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PublicClasses:
     """Counts and means of public features by class, and their variance around it, a feature."""
@@ -104,10 +110,7 @@ class Discriminant:
         for start in range(0, len(labels), _BLOCK):
             some = labels[start : start + _BLOCK]
             scores = features[start : start + _BLOCK].astype(np.float64) @ slopes.T + offsets
-            scores -= scores[np.arange(len(some)), some][:, None]
-            losses += [
-                np.logaddexp.reduce(factor * scores, axis=1).sum() for factor in _TEMPERATURES
-            ]
+            losses += losses_at(_TEMPERATURES, scores, some)
         best = float(_TEMPERATURES[int(np.argmin(shards.sum(losses)))])
         return Discriminant(slopes=self.slopes * best, offsets=self.offsets * best)
 

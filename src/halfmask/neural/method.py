@@ -27,7 +27,7 @@ from halfmask.neural.inputs import Inputs
 from halfmask.neural.mapped import network_rows
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import PAID, Padding, free_padding
-from halfmask.neural.paid import Spent, noise_of_steps, pay_for_means
+from halfmask.neural.paid import Spent, noise_of_steps, pay_for_means, quietness
 from halfmask.neural.pretrain import as_rows
 from halfmask.neural.rows import NetworkRows
 from halfmask.neural.structured import StructuredRows
@@ -108,8 +108,7 @@ def _algorithm_1(
         # Padding that is drawn once is the same on all machines.
         drawn = public_generator(config.public_seed).spawn(1)[0]
         padding, spent = free_padding(name, data.inputs, drawn), ()
-        if releaser.shards.count > 1:
-            padding = replace(padding, table=releaser.shards.first(padding.table))
+        padding = replace(padding, table=releaser.shards.first(padding.table))
     return _whole_network(
         data,
         releaser,
@@ -147,7 +146,7 @@ def _whole_network(
         spent=spent,
         checkpoint=stored,
     )
-    quiet = min(1.0, _QUIET / (noise * clip_norm / (rate * n)))
+    quiet = quietness(noise * clip_norm / (rate * n), _QUIET)
     trainer = TrainerConfig(
         steps=steps,
         rate=rate,

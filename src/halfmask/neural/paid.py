@@ -52,6 +52,11 @@ def pay_for_means(
     return released, (event,)
 
 
+def quietness(noise: float, bearable: float) -> float:
+    """By how much steps become shorter whose mean gradient has more noise than is bearable."""
+    return min(1.0, bearable / noise)
+
+
 def noise_of_steps(
     releaser: Releaser,
     *,

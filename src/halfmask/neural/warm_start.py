@@ -24,7 +24,7 @@ from halfmask.neural.checkpoint import Checkpoint
 from halfmask.neural.config import MlpConfig
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import Padding, free_padding
-from halfmask.neural.paid import noise_of_steps
+from halfmask.neural.paid import noise_of_steps, quietness
 from halfmask.neural.pretrain import PretrainConfig, PublicRows, pretrain
 from halfmask.neural.rows import NetworkRows
 from halfmask.neural.structured import StructuredRows
@@ -95,7 +95,7 @@ def warm_start(
     noise = noise_of_steps(
         releaser, epsilon=epsilon, delta=delta, rate=rate, steps=steps, checkpoint=stored
     )
-    quiet = min(1.0, _QUIET / (noise * clip_norm / (rate * rows)))
+    quiet = quietness(noise * clip_norm / (rate * rows), _QUIET)
     trainer = TrainerConfig(
         steps=steps,
         rate=rate,
