@@ -139,7 +139,8 @@ class Statement:
         """Whom the guarantee protects."""
         if self.unit_column is None:
             return "one row"
-        return f"one value of {self.unit_column!r} (a person with at most {self.max_rows} rows)"
+        rows = "one row" if self.max_rows == 1 else f"at most {self.max_rows} rows"
+        return f"one value of {self.unit_column!r} (a person with {rows})"
 
     @property
     def sampler(self) -> str:

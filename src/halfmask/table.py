@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -61,6 +62,14 @@ class Table:
     def units(self) -> int:
         """The number of units of privacy: rows, unless a unit column was declared."""
         return self.n if self.unit is None or not self.n else int(self.unit.max()) + 1
+
+    @cached_property
+    def rows_per_unit(self) -> int:
+        """The most rows that a unit has: every sensitivity follows from this number.
+
+        Ids are public, so it is counted; `max_rows` is what the declaration would allow.
+        """
+        return self.max_rows if self.unit is None else int(np.bincount(self.unit).max(initial=1))
 
     @classmethod
     def from_arrays(

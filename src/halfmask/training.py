@@ -79,6 +79,7 @@ def train(
     checked = check_relation(relation)
     if table.label is None:
         raise InputError("Training needs the label: pass it with the data.")
+    _check_unit(table)
     choice = choose_method(method, table, epsilon=epsilon, delta=delta)
     if choice.method != "mlp" and len(table.private) != table.n:
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
@@ -117,6 +118,16 @@ def train(
     return LinearModel(
         privacy=state(table, releaser, delta=delta), details=fit.details, fit=fit, **common
     )
+
+
+def _check_unit(table: Table) -> None:
+    """Refuse rows whose units were not read: what a unit can change is unknown then."""
+    unit = None if table.schema is None else table.schema.unit
+    if unit is not None and table.unit is None:
+        raise InputError(
+            f"The schema protects the units of column {unit.column!r}, and this table was encoded "
+            "without them: encode it with with_unit=True."
+        )
 
 
 def _check_spread(table: Table, method: str) -> None:
@@ -168,6 +179,6 @@ def state(table: Table, releaser: Releaser, *, delta: float) -> Statement:
         released=releaser.released,
         noise=releaser.noise,
         unit_column=None if schema is None or schema.unit is None else schema.unit.column,
-        max_rows=table.max_rows,
+        max_rows=table.rows_per_unit,
         notes=notes,
     )

@@ -29,7 +29,7 @@ from halfmask.methods.gd_sensitivity import (
     whole_gradient,
 )
 from halfmask.methods.public_curve import PublicCurve
-from halfmask.methods.unit_rows import UnitRows, unit_rows
+from halfmask.methods.unit_rows import UnitRows, unit_rows, weighed_by_unit
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
@@ -136,8 +136,14 @@ def fit_gd(
         raise InputError("Nothing is private: any ordinary method serves better.")
     if table.n == 0:
         raise InputError("The table has no rows: there is nothing to fit.")
-    rows = unit_rows(table, precondition=config.precondition, shards=shards)
     mu = gaussian_mu(epsilon, delta) * (1 - _ROUNDING)
+    rows = weighed_by_unit(
+        unit_rows(table, precondition=config.precondition, shards=shards),
+        table,
+        outputs=chosen.outputs,
+        mu=mu,
+        relation=releaser.relation,
+    )
     extra = 0.0 if penalty is None else penalty.smoothness * rows.stretch**2
     descent = Descent(
         rows, targets, chosen, config, table.label_private, releaser, mu, extra_smoothness=extra

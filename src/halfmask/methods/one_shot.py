@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.encoding import Scaled, declared
 from halfmask.errors import InputError
 from halfmask.mechanisms.clipping import clip_rows
@@ -31,8 +32,14 @@ from halfmask.methods.moment_logistic import logistic_from_sums, softmax_of_ridg
 from halfmask.methods.moment_sensitivity import Coding, RowBounds, choose_weights
 from halfmask.methods.moment_solve import MomentFit, known_zeros, solve_moments
 from halfmask.methods.public_basis import PublicBasis, public_basis
-from halfmask.methods.released_moments import Moments, release_moments
+from halfmask.methods.released_moments import (
+    Moments,
+    check_rows,
+    release_moments,
+    released_numbers,
+)
 from halfmask.table import Table
+from halfmask.units import unit_weights
 
 
 class PublicMap(FeatureMap, Protocol):
@@ -89,6 +96,16 @@ def fit_one_shot(
     )
     bounds = replace(bounds, public=basis.norm)
     private = _enforced(table.private, bounds)
+    if table.unit is not None:
+        check_rows(basis.rows, basis.row_weights, bounds)
+        unit = unit_weights(
+            table.unit,
+            numbers=released_numbers(basis.rows.shape[1], private.shape[1], label.shape[1], bounds),
+            mu=gaussian_mu(epsilon, delta),
+            relation=releaser.relation,
+        )
+        basis = replace(basis, row_weights=basis.row_weights * unit.rows)
+        bounds = replace(bounds, rows=unit.most)
     moments = release_moments(
         basis.rows,
         private,
@@ -265,7 +282,7 @@ def _bounds(table: Table) -> RowBounds:
         private=table.private_norm if table.private.shape[1] else 0.0,
         label=coding if table.label_private else "public",
         non_negative=_non_negative(table),
-        rows=table.max_rows,
+        rows=table.rows_per_unit,
     )
 
 

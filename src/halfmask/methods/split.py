@@ -39,6 +39,7 @@ class SplitRows:
     label_private: bool
     public_loss: bool
     unit: NDArray[np.int64] | None
+    rows_per_unit: int = 1
 
     @classmethod
     def of(
@@ -57,6 +58,7 @@ class SplitRows:
             label_private=table.label_private or everything_private,
             public_loss=not everything_private and (splits or not table.label_private),
             unit=table.unit,
+            rows_per_unit=table.rows_per_unit,
         )
 
     @property

@@ -100,8 +100,8 @@ def guarantee(facts: Facts) -> list[tuple[str, str]]:
     whom = (
         "Each single row of the table."
         if statement.unit_column is None
-        else f"Each person: all rows with the same value of {statement.unit_column}, of which at "
-        f"most {statement.max_rows} were used."
+        else f"Each person: all rows with the same value of {statement.unit_column}. No value "
+        f"has more than {statement.max_rows} of the rows that were used."
     )
     return [
         ("Who is protected?", whom),
