@@ -148,6 +148,22 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         )
         return None, with_public_part(table, X, self.public)
 
+    def _labelled(self, X: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
+        """Rows to score with their labels: `y`, or the label column where a row has one."""
+        if y is not None:
+            return X, y, weights
+        check_is_fitted(self)
+        encoder = self.model_.encoder
+        if encoder is None:
+            raise InputError("Pass y: a bare array has no label column.")
+        table = self.model_.encode(X, with_label=True)
+        kept = ~table.unlabelled
+        rows = as_arrow(X, [column.name for column in encoder.schema.columns]).filter(kept)
+        found = table.labelled().label
+        if table.classes is not None:
+            found = class_array(table.classes)[found]
+        return rows, found, None if weights is None else np.asarray(weights)[kept]
+
     def _new_table(self, X: Any) -> Table:
         check_is_fitted(self)
         if self.model_.encoder is not None:
@@ -192,7 +208,7 @@ class _Classifier(ClassifierMixin, _HalfmaskEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy on rows of yours, which no guarantee covers; `y` may come from the frame."""
-        return float(super().score(X, _label_of(self, X, y), sample_weight))
+        return float(super().score(*self._labelled(X, y, sample_weight)))
 
 
 class _Regressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[misc]
@@ -240,7 +256,7 @@ class _Regressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """R² on rows of yours, which no guarantee covers; `y` may come from the frame."""
-        return float(super().score(X, _label_of(self, X, y), sample_weight))
+        return float(super().score(*self._labelled(X, y, sample_weight)))
 
 
 class HalfmaskClassifier(_Classifier):
@@ -383,14 +399,3 @@ def _with_label(X: Any, y: Any, schema: Schema) -> pa.Table:
             f"Expected one label a row: {table.num_rows} rows, y of shape {values.shape}."
         )
     return table.append_column(schema.label.name, pa.array(values.tolist()))
-
-
-def _label_of(estimator: _HalfmaskEstimator, X: Any, y: Any) -> Any:
-    """`y`, or the label column of the frame in the model's own classes."""
-    if y is not None:
-        return y
-    check_is_fitted(estimator)
-    if estimator.model_.encoder is None:
-        raise InputError("Pass y: a bare array has no label column.")
-    table = estimator.model_.encode(X, with_label=True)
-    return table.label if table.classes is None else class_array(table.classes)[table.label]

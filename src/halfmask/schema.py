@@ -19,6 +19,7 @@ from halfmask.errors import SchemaError
 
 Role = Literal["public", "private"]
 Kind = Literal["number", "category"]
+MissingLabel = Literal["skip"]
 Level = str | int | bool
 
 DEFAULT_BINS = 16
@@ -181,7 +182,8 @@ class Column:
 class Label:
     """The column to predict: `classes` for a classification, `bounds` for a regression.
 
-    Classes keep the type they were declared with and are compared by their text.
+    Classes keep the type they were declared with and are compared by their text. A missing label
+    is an error, unless `missing = "skip"` lets such rows take part without one.
     """
 
     name: str
@@ -190,12 +192,15 @@ class Label:
     classes: tuple[Level, ...] | None = None
     bounds: tuple[float, float] | None = None
     party: str | None = None
+    missing: MissingLabel | None = None
 
     def __post_init__(self) -> None:
         _name("[label]", self.name)
         where = f"Label {self.name!r}"
         _chosen(where, "role", self.role, get_args(Role))
         _party(where, self.party)
+        if self.missing is not None:
+            _chosen(where, "missing", self.missing, get_args(MissingLabel))
         if (self.classes is None) == (self.bounds is None):
             raise SchemaError(
                 f'{where} needs either classes or bounds: write classes = ["...", "..."] for '

@@ -26,6 +26,12 @@ METHODS = ("auto", *LINEAR_METHODS, "mlp")
 SPREAD_METHODS = ("one-shot", "gd", "mlp")
 """Methods whose rows may be spread over several machines."""
 
+SKIPPED_PRIVATE = (
+    "Labels may be missing. Whether a row has one is protected like the label itself, so the "
+    "number of rows that have one is not told."
+)
+SKIPPED_PUBLIC = "Rows without a label were left out: which rows have one counts as public."
+
 
 def choose_method(method: str, table: Table, *, epsilon: float, delta: float) -> Choice:
     """`method` as asked for, or what `auto` picks from public facts alone."""
@@ -80,6 +86,9 @@ def train(
     if table.label is None:
         raise InputError("Training needs the label: pass it with the data.")
     _check_unit(table)
+    if not table.label_private:
+        # Which public labels are missing is public too.
+        table = table.labelled()
     choice = choose_method(method, table, epsilon=epsilon, delta=delta)
     if choice.method != "mlp" and len(table.private) != table.n:
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
@@ -163,6 +172,9 @@ def state(table: Table, releaser: Releaser, *, delta: float) -> Statement:
         notes.append("The set of labels present in the data counts as public.")
     if schema is None:
         notes.append(f"Rows were clipped to Euclidean norm {table.private_norm:g}.")
+    if schema is not None and schema.label.missing == "skip":
+        # Said for the declaration, whether or not a label was missing.
+        notes.append(SKIPPED_PRIVATE if table.label_private else SKIPPED_PUBLIC)
     if schema is not None:
         public, private, label = schema.public, schema.private, schema.label.name
     else:

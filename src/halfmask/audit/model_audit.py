@@ -70,7 +70,8 @@ def audit_model(
             "cannot be trained again from here: call halfmask.audit.one_run.one_run on your fit."
         )
     tell = report or (lambda share, text: None)
-    table = model.encoder.encode(frame)
+    # An attack on how labels are explained needs them; nothing that it finds is released.
+    table = model.encoder.encode(frame).labelled()
     privacy = model.privacy
 
     def fit(planted: Table) -> Model:

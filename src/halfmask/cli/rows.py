@@ -50,8 +50,9 @@ def training_rows(
         _check_declared(schema)
     shared = None if apart else ranks
     rows = parquet_rows(data) if is_parquet(data) else 0
-    # Which rows of a unit count is known once all ids were read.
-    whole = schema.unit is not None
+    # Which rows of a unit count is known once all ids were read; rows without a public label go.
+    label = schema.label
+    whole = schema.unit is not None or (label.role == "public" and label.missing is not None)
     if rows and not whole and _chosen(method, schema, rows, epsilon, delta) == "mlp":
         from halfmask.neural.mapped import mapped_parquet
 

@@ -257,17 +257,24 @@ def _label_bounds(table: Table) -> tuple[float, float]:
 
 
 def _coded_label(table: Table) -> np.ndarray:
-    """One column in [-1, 1] for two classes or a number, one-hot columns for more classes."""
+    """One column in [-1, 1] for two classes or a number, one-hot columns for more classes.
+
+    A missing label is the middle of all codes, so that no bound grows by it
+    (docs/proofs/missing_labels.md).
+    """
     if table.label is None:
         raise InputError("The table has no label: encode it with its label to fit a model.")
+    missing = table.skipped
     if table.classes is None:
         low, high = _label_bounds(table)
         middle, half = (high + low) / 2, (high - low) / 2
-        return np.clip((np.asarray(table.label, dtype=np.float64) - middle) / half, -1, 1)[:, None]
+        scaled = (np.asarray(table.label, dtype=np.float64) - middle) / half
+        return np.clip(np.where(missing, 0.0, scaled), -1, 1)[:, None]
     codes = np.asarray(table.label)
     if len(table.classes) == 2:
-        return np.where(codes == 1, 1.0, -1.0)[:, None]
+        return np.where(missing, 0.0, np.where(codes == 1, 1.0, -1.0))[:, None]
     coded: np.ndarray = np.eye(len(table.classes))[codes]
+    coded[missing] = 1 / len(table.classes)
     return coded
 
 

@@ -59,6 +59,7 @@ def fit_from_public_start(
         True,
         releaser,
         left,
+        skipped=table.skipped,
     )
     coef, intercept = rows.unfold(descent.run(None))
     coef *= half
