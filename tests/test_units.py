@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.audit.transcript import Seen, distance, recording, replaying
+from halfmask.cli.rows import training_rows
 from halfmask.errors import DataError, InputError
 from halfmask.mechanisms.noise import noise_source
+from halfmask.methods.auto import Problem
 from halfmask.schema import Column, Label, Schema, Unit
 from halfmask.table import Encoder
 from halfmask.training import train
@@ -247,3 +251,35 @@ def test_equal_units_weigh_alike() -> None:
     found = unit_weights(np.arange(60) // 3, numbers=50, mu=0.3, relation="replace")
     assert (found.rows == 1).all()
     assert (found.most, found.total) == (3, 60)
+
+
+def test_a_network_takes_units_of_one_row_and_refuses_larger_ones() -> None:
+    schema = with_unit(PLAIN, 10)
+    options: Any = {
+        "epsilon": 1.0, "delta": 1e-5, "relation": "replace", "method": "mlp",
+        "noise": noise_source(0), "options": {"recipe": "dp-sgd", "steps": 1},
+    }  # fmt: skip
+    for ids, several in (([1, 2, 3, 4], False), ([1, 1, 2, 3], True)):
+        frame = pa.table(unit_frame(schema, ids, np.random.default_rng(0)))
+        table = Encoder.fit(schema, frame).encode(frame)
+        problem = Problem.of(table, epsilon=1.0, delta=1e-5)
+        assert (problem.rows, problem.rows_per_unit) == (3 + (not several), 1 + several)
+        if several:
+            with pytest.raises(InputError, match="where a unit has several rows"):
+                train(table, **options)
+        else:
+            assert (
+                train(table, **options).privacy.unit == "one value of 'id' (a person with one row)"
+            )
+
+
+def test_a_file_is_read_whole_where_all_rows_decide_which_ones_count(tmp_path: Path) -> None:
+    """Ids, and public labels that are missing: a network's rows are not decoded piece by piece."""
+    data = unit_frame(PLAIN, [1, 1, 2, 3], np.random.default_rng(0))
+    parquet.write_table(pa.table(data), tmp_path / "rows.parquet")
+    public = Label("y", "public", classes=("no", "yes"), missing="skip")
+    for schema, rows in ((with_unit(PLAIN, 1), 3), (replace(PLAIN, label=public), 4)):
+        with training_rows(
+            tmp_path / "rows.parquet", schema, None, method="mlp", epsilon=1.0, delta=1e-5
+        ) as (_, table):
+            assert len(table.private) == table.n == rows
