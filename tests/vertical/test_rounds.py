@@ -9,10 +9,12 @@ import threading
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from test_network import setup
 from test_strangers import share_request
 
 from halfmask.accounting.ledger import Ledger
+from halfmask.cli import main
 from halfmask.errors import BudgetExceededError, DataError, HalfmaskError
 from halfmask.vertical import store
 from halfmask.vertical.network import NetworkParty, read_party_file
@@ -116,6 +118,20 @@ def test_an_old_memory_is_refused(bank):
         answer(file, share_request(run="another"))
     memory.write_bytes(newest)
     answer(file, share_request(round=3))
+
+
+def test_a_party_with_an_old_memory_hears_of_it_before_it_joins(bank):
+    pytest.importorskip("flwr")
+    file, memory = bank / "bank.toml", bank / "bank-state" / "party.npz"
+    answer(file, share_request())
+    old = memory.read_bytes()
+    answer(file, share_request(round=2))
+    memory.write_bytes(old)
+    (bank / "key").write_text("", encoding="utf-8")
+    command = ["vertical", "join", file, "--server", "127.0.0.1:1", "--ca", bank / "key"]
+    result = CliRunner().invoke(main, [str(word) for word in (*command, "--key", bank / "key")])
+    assert result.exit_code == 2
+    assert "noted last" in result.output
 
 
 def test_a_memory_that_is_gone_buys_nothing(bank):

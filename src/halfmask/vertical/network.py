@@ -180,6 +180,11 @@ class NetworkParty:
         with self._store.alone(self._ledger_path):
             return self._answer_once(request)
 
+    def check_memory(self) -> None:
+        """Raise `DataError` where the memory is not the newest: nothing would be answered."""
+        with self._store.alone(self._ledger_path):
+            self._store.load(self._ledger() if self._pays else None)
+
     def _answer_once(self, request: Message) -> Message:
         ledger = self._ledger() if self._pays else None
         stored = self._store.load(ledger)

@@ -46,11 +46,11 @@ def numbers(
     flat, own = checked.reshape(-1), checked is not found
     for part in row_parts(flat.size):
         size = np.abs(flat[part])
-        # Written so that NaN, for which no comparison holds, is refused as well.
-        if not bool((size <= most).all()):
+        # Written so that NaN, which the maximum keeps and no comparison holds for, is refused too.
+        if not size.max(initial=0.0) <= most:
             raise RefusedError(f"{what} is not finite or beyond {most:g}.")
-        tiny = (size < LEAST) & (size > 0)
-        if tiny.any():
+        tiny = size < LEAST
+        if tiny.any() and size[tiny].any():
             if not own:  # the sender's array stays as it is
                 checked, own = checked.copy(), True
                 flat = checked.reshape(-1)
