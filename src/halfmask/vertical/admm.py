@@ -23,7 +23,7 @@ import numpy as np
 
 from halfmask.errors import InputError
 from halfmask.vertical.block import Vector
-from halfmask.vertical.channel import Channel, Message, ask_all
+from halfmask.vertical.channel import Channel, Message, ask_numbers
 from halfmask.vertical.loss import Loss, LossName, loss_named
 from halfmask.vertical.rows import row_parts
 
@@ -172,10 +172,7 @@ def _one_round(
         arrays={"residual": residual, "dual": dual},
         values={"rho": state.rho, "divisor": divisor},
     )
-    replies = ask_all(channel, request, shapes={"share": targets.shape})
-    shares = {
-        name: np.asarray(reply.arrays["share"], np.float64) for name, reply in replies.items()
-    }
+    shares = ask_numbers(channel, request, "share", targets.shape)
 
     parties = len(shares)
     primal, dual_square = _moved(state, shares, z)
