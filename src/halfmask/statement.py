@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Any, Protocol
@@ -226,16 +226,40 @@ class Statement:
             )
         if not self.events:
             return "Nothing that depends on private columns was released (epsilon 0)."
-        factor = math.exp(self.calibrated_epsilon) if self.calibrated_epsilon < 700 else math.inf
-        odds = f"{_round_up(factor)} (e to the epsilon)" if factor < 1e6 else "e to the epsilon"
+        private = f"the private part of any one {unit}"
+        changing = (
+            f"exchanging {private} for another"
+            if self.relation == "replace"
+            else f"using or withholding {private}"
+        )
         return (
             f"Epsilon {_round_up(self.calibrated_epsilon)} at delta {self.delta:g} under the "
-            f"relation {self.relation!r}. Whoever sees everything released here, and knows all "
-            f"public columns and every other row, finds nothing more than {odds} times as likely "
-            f"as it would be if the private part of any one {unit} were "
-            f"{'another' if self.relation == 'replace' else 'withheld'}, except with a probability "
-            f"of about {self.delta:g}. Epsilon under both relations:"
+            f"relation {self.relation!r}. For whoever sees everything released here, and knows all "
+            f"public columns and every other row, {changing} {likelihood(self, _round_up)}. "
+            "Epsilon under both relations:"
         )
+
+
+def likelihood(statement: Statement, shown: Callable[[float], str]) -> str:
+    """What (epsilon, delta) bounds, in words; `shown` rounds a number up.
+
+    It bounds sets of outcomes, not single ones: the log ratio of one outcome exceeds epsilon with
+    a probability that may be many times delta (docs/threat-model.md, "Beliefs").
+    """
+    epsilon = statement.calibrated_epsilon
+    factor = math.exp(epsilon) if epsilon < 700 else math.inf
+    times = f"{shown(factor)} times as likely (e to the epsilon)"
+    if factor > 1e6:
+        times = "e to the epsilon times as likely (over a million)"
+    return f"makes any set of outcomes at most {times}, plus at most {chance(statement.delta)}"
+
+
+def chance(delta: float) -> str:
+    """A small probability as "one in so many", rounded up."""
+    if delta < 1e-15:
+        return f"{delta:g}"
+    many = math.floor(1 / delta * (1 + 1e-9))
+    return "one in a million" if many == 1_000_000 else f"one in {many:,}"
 
 
 def _counted(lines: Sequence[str]) -> str:

@@ -89,7 +89,7 @@ def epsilon_curve(
         ax.xaxis.set_major_formatter(power_of_ten)
         ax.xaxis.minorticks_off()
         ax.set_ylim(bottom=0)
-        ax.set_xlabel("delta: probability with which epsilon may fail")
+        ax.set_xlabel("delta: added to the probability of any set of outcomes")
         ax.set_ylabel("epsilon")
         ax.legend()
     return ax
