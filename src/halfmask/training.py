@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import math
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 METHODS = ("auto", *LINEAR_METHODS, "mlp")
 SPREAD_METHODS = ("one-shot", "gd", "mlp")
 """Methods whose rows may be spread over several machines."""
+
+
+def whole_seconds(started: float) -> int:
+    """Since `started` (of `time.perf_counter`), rounded up: the exact time of a fit may depend on
+    private rows, and whatever is printed or stored of it may be seen."""
+    return math.ceil(time.perf_counter() - started)
 
 
 def choose_method(method: str, table: Table, *, epsilon: float, delta: float) -> Choice:

@@ -196,6 +196,10 @@ def audit_rows(facts: Facts) -> list[list[str]]:
     ]
 
 
+AUDITED_ROWS = (
+    "Counted on the private rows that were passed to the audit: not covered by the guarantee."
+)
+
 INFERENCE_HEADINGS = [
     "Private column",
     "Guessed without the model",
