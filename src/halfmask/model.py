@@ -69,7 +69,8 @@ class Model(ABC):
         """A frame (or a bare array, where the model was fitted on one) as a table, row by row."""
         if self.encoder is not None:
             return self.encoder.encode(frame, with_label, with_unit=False)
-        assert self.row_norm is not None
+        if self.row_norm is None:
+            raise InputError("This model was fitted on a table without a schema: pass it a table.")
         return Table.from_arrays(
             frame, row_norm=self.row_norm, task=self.task, label_bounds=self.label_bounds
         )
@@ -172,15 +173,16 @@ def _common(description: Mapping[str, Any]) -> dict[str, Any]:
         bounds = (low, high)
     elif task == "regression":
         damaged("it has no label bounds")
+    widths = None if encoder is None else _widths(encoder)
+    # Older folders do not say how wide their rows are.
+    if description.get("features", widths) != widths:
+        damaged("its schema gives other features than it was trained on")
     if encoder is not None:
         label = encoder.schema.label
-        # Older folders do not say how wide their rows are.
-        if description.get("features", _widths(encoder)) != _widths(encoder):
-            damaged("its schema gives other features than it was trained on")
         if (task, classes, bounds) != (label.task, label.classes, label.bounds):
             damaged("its label is not the one of its schema")
-    elif row_norm is None or not row_norm > 0:
-        damaged("it has neither a schema nor a row norm")
+    if row_norm is not None and not row_norm > 0:
+        damaged("its row norm")
     return {
         "encoder": encoder,
         "task": task,
@@ -202,10 +204,12 @@ def _widths(encoder: Encoder) -> list[int]:
 
 def _tried(model: Model) -> Model:
     """The model, after it has scored rows of zeros and ones: its arrays fit the schema."""
-    if model.encoder is None:
-        names: tuple[tuple[str, ...], ...] = (model.privacy.public, model.privacy.private)
-    else:
+    if model.encoder is not None:
         names = (model.encoder.public_names, model.encoder.private_names)
+    elif model.row_norm is not None:
+        names = (model.privacy.public, model.privacy.private)
+    else:
+        return model  # fitted on a table made by hand, whose rows no file describes
     public, private = (np.outer([0.0, 1.0], np.ones(len(part))) for part in names)
     rows = replace(
         Table.from_arrays(np.zeros((2, 0)), task=model.task, label_bounds=model.label_bounds),
