@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import math
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,12 @@ SKIPPED_PRIVATE = (
     "number of rows that have one is not told."
 )
 SKIPPED_PUBLIC = "Rows without a label were left out: which rows have one counts as public."
+
+
+def whole_seconds(started: float) -> int:
+    """Since `started` (of `time.perf_counter`), rounded up: the exact time of a fit may depend on
+    private rows, and whatever is printed or stored of it may be seen."""
+    return math.ceil(time.perf_counter() - started)
 
 
 def choose_method(method: str, table: Table, *, epsilon: float, delta: float) -> Choice:

@@ -30,6 +30,12 @@ from halfmask.cli.output import emit, json_option, note, reporting
 )
 @click.option("--runs", type=int, help="Runs of a mechanism (default: what a telling bound needs).")
 @click.option("--canaries", type=int, default=1000, show_default=True, help="In a model's data.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="A folder outside the model's to keep a model's audit in; it tells of private rows "
+    "(default: it is only printed).",
+)
 @click.option("--list", "listing", is_flag=True, help="List the mechanisms.")
 @json_option
 def audit(
@@ -42,6 +48,7 @@ def audit(
     relation: str,
     runs: int | None,
     canaries: int,
+    out: Path | None,
     listing: bool,
     as_json: bool,
 ) -> None:
@@ -58,7 +65,7 @@ def audit(
     elif mechanism is not None and model is None:
         _mechanism(mechanism, epsilon, delta, relation, confidence, runs, as_json)
     elif model is not None and mechanism is None:
-        _model(model, data, confidence or 0.95, canaries, as_json)
+        _model(model, data, confidence or 0.95, canaries, out, as_json)
     else:
         raise InputError("Pass a model folder with --data FILE, or --mechanism NAME (see --list).")
 
@@ -95,7 +102,12 @@ def _mechanism(
 
 
 def _model(
-    folder: Path, data: Path | None, confidence: float, canaries: int, as_json: bool
+    folder: Path,
+    data: Path | None,
+    confidence: float,
+    canaries: int,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     from halfmask.audit.model_audit import AUDIT_FILE, audit_model
     from halfmask.errors import InputError
@@ -107,7 +119,9 @@ def _model(
         )
     frame = read_frame(data)
     with reporting("audit") as report:
-        found = audit_model(folder, frame, canaries=canaries, confidence=confidence, report=report)
+        found = audit_model(
+            folder, frame, canaries=canaries, confidence=confidence, out=out, report=report
+        )
     lines = [found.finding.text(), f"Audited: {found.to_json()['audited']}.", ""]
     if found.inferences:
         lines.append(f"{'column':24}{'without model':>14}{'with model':>12}{'at most':>10}")
@@ -116,7 +130,9 @@ def _model(
             f"{each.column:24}{each.without_model:14.3f}{each.with_model:12.3f}{each.bound:10.3f}"
         )
     emit({"model": str(folder), **found.to_json()}, "\n".join(lines), as_json)
-    note(f"Written to {folder / AUDIT_FILE}; `halfmask report` shows it.")
+    note("Counted on private rows, not covered by the guarantee: keep it to yourself.")
+    if out is not None:
+        note(f"Written to {out / AUDIT_FILE}; `halfmask report --audit {out}` shows it.")
     _end(found.finding.refuted)
 
 

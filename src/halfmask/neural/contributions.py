@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from halfmask.mechanisms.sampling import Indices
-from halfmask.neural.ghost import CLIP_MARGIN
-from halfmask.neural.mlp_ghost import MlpGradients
+from halfmask.neural.mlp_ghost import CLIP_MARGIN, MlpGradients
 from halfmask.neural.structured import StructuredRows
 
 Floats = NDArray[np.float64]
