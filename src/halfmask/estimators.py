@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from halfmask.accounting.ledger import BudgetLedger
 from halfmask.errors import DataError, InputError
-from halfmask.frames import as_arrow
+from halfmask.frames import as_arrow, values_column
 from halfmask.mechanisms.noise import noise_source
 from halfmask.model import Model, class_array
 from halfmask.public_function import PublicPart, with_public_part
@@ -377,12 +377,10 @@ def _with_label(X: Any, y: Any, schema: Schema) -> pa.Table:
     names = [column.name for column in schema.columns]
     names += [schema.unit.column] if schema.unit else []
     table = as_arrow(X, names)
-    values = np.asarray(y)
-    if values.ndim != 1 or len(values) != table.num_rows:
-        raise DataError(
-            f"Expected one label a row: {table.num_rows} rows, y of shape {values.shape}."
-        )
-    return table.append_column(schema.label.name, pa.array(values.tolist()))
+    values = values_column(y, schema.label.name)
+    if len(values) != table.num_rows:
+        raise DataError(f"Expected one label a row: {table.num_rows} rows, {len(values)} labels.")
+    return table.append_column(schema.label.name, values)
 
 
 def _label_of(estimator: _HalfmaskEstimator, X: Any, y: Any) -> Any:
