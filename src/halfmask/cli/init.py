@@ -52,31 +52,24 @@ def init(file: str, label: str | None, as_json: bool) -> None:
 
 
 def column_kinds(table: pa.Table) -> dict[str, str]:
-    """Each column's kind, by its type in the file; that of text by whether all of it reads so."""
+    """Each column's kind: by its type in the file; for text, what all of it reads as."""
     import pyarrow as pa
 
+    from halfmask.frames import kind_of_texts
+
+    types = pa.types
     kinds = {}
     for field in table.schema:
-        if pa.types.is_boolean(field.type):
+        kind = field.type
+        if types.is_boolean(kind):
             kinds[field.name] = "bool"
-        elif pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
+        elif types.is_timestamp(kind) or types.is_date(kind):
             kinds[field.name] = "date"
+        elif types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+            kinds[field.name] = "number"
         else:
-            kinds[field.name] = _kind_as_read(table, field.name)
+            kinds[field.name] = kind_of_texts(table, field.name)
     return kinds
-
-
-def _kind_as_read(table: pa.Table, name: str) -> str:
-    from halfmask.errors import DataError
-    from halfmask.frames import arrow_numbers, dates, holds_truths
-
-    for kind, read in (("number", arrow_numbers), ("date", dates)):
-        try:
-            read(table, name)
-        except DataError:
-            continue
-        return "category" if holds_truths(table, name) else kind
-    return "category"
 
 
 def _check_label(kinds: dict[str, str], label: str | None) -> None:
