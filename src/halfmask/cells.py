@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?P<exponent>[eE][+-]?\d+)?", re.
 _MOMENT = re.compile(
     r"(-?\d{4,9})-(\d\d)-(\d\d)"
     r"(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?"
-    r"(Z|[+-]\d\d(?::?\d\d(?::?\d\d)?)?)?)?",
+    r"(Z| ?UTC|[+-]\d\d(?::?\d\d(?::?\d\d)?)?)?)?",
     re.ASCII,
 )
 
@@ -65,6 +65,9 @@ def _text(value: Any) -> str | None:
         return _float_text(float(value))
     if isinstance(value, Decimal):
         return _decimal_text(value)
+    if isinstance(value, (complex, np.complexfloating)) and not value.imag:
+        # One complex number makes all numbers of a pandas column complex.
+        return _float_text(float(value.real))
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _bytes_text(bytes(value))
     if type(value).__name__ in ("NAType", "NaTType"):
@@ -178,7 +181,7 @@ def duration_text(nanoseconds: int) -> str:
 
 
 def _zone_seconds(zone: str) -> int:
-    if zone == "Z":
+    if zone[0] not in "+-":
         return 0
     digits = zone[1:].replace(":", "").ljust(6, "0")
     size = int(digits[:2]) * 3600 + int(digits[2:4]) * 60 + int(digits[4:])

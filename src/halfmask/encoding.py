@@ -8,6 +8,7 @@ Guarantee: docs/proofs/encoding.md.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -203,6 +204,13 @@ def level_codes(values: pa.ChunkedArray, levels: tuple[Level, ...]) -> np.ndarra
     place = np.asarray(pc.fill_null(found, len(known)))
     others = np.array([*(code for _, code in known), -1], dtype=np.int64)[place]
     return np.where(codes < 0, others, codes)
+
+
+def same_levels(levels: tuple[Level, ...]) -> bool:
+    """Whether two of the levels equal one value, so that only their spelling tells them apart."""
+    places = _Alike([level_text(level) for level in levels]).places
+    values = Counter(value for kind, value in places if kind != "date")
+    return any(len(codes) > 1 for codes in places.values()) or max(values.values(), default=0) > 1
 
 
 class _Alike:
