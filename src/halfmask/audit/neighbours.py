@@ -122,8 +122,10 @@ _READABLE = {
 Values = dict[str, list[Any]]
 
 
-def _arrow(values: list[Any]) -> Any:
-    return pa.array(values)
+def _arrow(values: Any) -> Any:
+    if 0 < sum(isinstance(value, np.datetime64) for value in values) < len(values):
+        raise ValueError("pyarrow ends the process over datetime64 among other types of numpy")
+    return pa.array(values, from_pandas=True)
 
 
 def _pandas(values: list[Any], **how: Any) -> Any:
@@ -211,7 +213,7 @@ CONTAINERS = {
         frame=lambda made: read_csv(_pandas_frame(made).to_csv(index=False).encode(), "rows.csv"),
     ),
     "pandas parquet": Container(
-        column=lambda values: pa.array(_pandas(values), from_pandas=True), frame=_through_parquet
+        column=lambda values: _arrow(_pandas(values)), frame=_through_parquet
     ),
     "polars": Container(column=_polars, frame=_polars_frame),
     "polars csv": Container(
@@ -497,8 +499,8 @@ def _held(frame: Any, name: str) -> list[Any]:
     try:
         return list(column.to_pylist())
     except (ValueError, OverflowError):
-        # A time beyond Python's own.
-        return list(column.cast(pa.int64()).to_pylist())
+        # Times beyond Python's own.
+        return [f"time {count}" for count in column.cast(pa.int64()).to_pylist()]
 
 
 def _neighbours(held: list[Any], other: list[Any], row: int, strict: bool) -> bool:
