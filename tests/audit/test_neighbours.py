@@ -83,7 +83,7 @@ def old_typing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("old_typing")
 def test_the_command_finds_the_old_typing_within_10000_cases() -> None:
-    done = run("--cases", 1000, "--json")  # ten times sooner than it has to
+    done = run("--cases", 2500, "--json")
     assert done.exit_code == 4, done.output
     found = json.loads(done.stdout)
     assert found["refuted"] is True

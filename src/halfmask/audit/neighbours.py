@@ -44,7 +44,7 @@ NAME = "encoding"
 DEFAULT_CASES = 10_000
 
 _COLUMNS = 24
-_PAIRS_PER_FRAME = 20
+_PAIRS_PER_FRAME = 8
 _REFUSED_SHARE = 0.01
 _SHOWN = 10
 _PUBLIC = ("north", "south", "north", "1.0", "1", "", "south", "2020-01-01")
