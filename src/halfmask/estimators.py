@@ -28,11 +28,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from halfmask.accounting.ledger import BudgetLedger
 from halfmask.bare_arrays import without_values
 from halfmask.errors import DataError, InputError
-from halfmask.frames import as_arrow
+from halfmask.frames import as_arrow, values_column
 from halfmask.mechanisms.noise import noise_source
 from halfmask.model import Model, class_array
 from halfmask.public_function import PublicPart, with_public_part
-from halfmask.schema import Schema, level_text
+from halfmask.schema import Schema
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table, Task
 from halfmask.training import train
@@ -460,22 +460,7 @@ def _with_label(X: Any, y: Any, schema: Schema) -> pa.Table:
     names = [column.name for column in schema.columns]
     names += [schema.unit.column] if schema.unit else []
     table = as_arrow(X, names)
-    # As objects, and each as its own text: one label must not change how another one reads.
-    values = without_values(lambda: np.asarray(y, dtype=object), y=y)
-    if values.ndim != 1 or len(values) != table.num_rows:
-        raise DataError(
-            f"Expected one label a row: {table.num_rows} rows, y of shape {values.shape}."
-        )
-    if schema.label.classes is None:
-        numbers = without_values(lambda: values.astype(np.float64), y=values)
-        return table.append_column(schema.label.name, pa.array(numbers))
-    texts = pa.array([_label_text(value) for value in values], pa.large_string())
-    return table.append_column(schema.label.name, texts)
-
-
-def _label_text(value: object) -> str | None:
-    try:
-        missing = value is None or bool(value != value)
-    except (TypeError, ValueError):  # pandas.NA has no truth
-        missing = True
-    return None if missing else level_text(value)
+    values = values_column(y, schema.label.name)
+    if len(values) != table.num_rows:
+        raise DataError(f"Expected one label a row: {table.num_rows} rows, {len(values)} labels.")
+    return table.append_column(schema.label.name, values)

@@ -29,6 +29,9 @@ from halfmask.cli.output import emit, json_option, note, reporting
     help="How the two inputs of a mechanism differ.",
 )
 @click.option("--runs", type=int, help="Runs of a mechanism (default: what a telling bound needs).")
+@click.option(
+    "--cases", type=int, help="Pairs of frames for --mechanism encoding (default: 10000)."
+)
 @click.option("--canaries", type=int, default=1000, show_default=True, help="In a model's data.")
 @click.option(
     "--out",
@@ -47,6 +50,7 @@ def audit(
     confidence: float | None,
     relation: str,
     runs: int | None,
+    cases: int | None,
     canaries: int,
     out: Path | None,
     listing: bool,
@@ -62,6 +66,10 @@ def audit(
         raise InputError(f"Expected a confidence strictly between 0 and 1, got {confidence}.")
     if listing:
         _list(as_json)
+    elif cases is not None and mechanism != "encoding":
+        raise InputError("--cases is for --mechanism encoding: others take --runs.")
+    elif mechanism == "encoding" and model is None:
+        _encoding(epsilon, delta, relation, runs, cases, as_json)
     elif mechanism is not None and model is None:
         _mechanism(mechanism, epsilon, delta, relation, confidence, runs, as_json)
     elif model is not None and mechanism is None:
@@ -98,6 +106,26 @@ def _mechanism(
         finding = distinguish(game, confidence=sure, runs=runs, report=report)
     result: dict[str, Any] = {**finding.to_json(), "mechanism": name}
     emit(result, finding.text(), as_json)
+    _end(finding.refuted)
+
+
+def _encoding(
+    epsilon: float, delta: float, relation: str, runs: int | None, cases: int | None, as_json: bool
+) -> None:
+    """No chance is involved: one pair of frames that disagrees elsewhere is a refutation."""
+    from halfmask.audit.neighbours import DEFAULT_CASES, audit_encoding
+    from halfmask.errors import InputError
+
+    if runs is not None or relation != "replace":
+        raise InputError("The encoding is audited by replaced cells: pass --cases N alone.")
+    with reporting("audit encoding") as report:
+        finding = audit_encoding(
+            cases=DEFAULT_CASES if cases is None else cases,
+            epsilon=epsilon,
+            delta=delta,
+            report=report,
+        )
+    emit(finding.to_json(), finding.text(), as_json)
     _end(finding.refuted)
 
 

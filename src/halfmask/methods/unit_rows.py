@@ -221,11 +221,7 @@ def _private_one_hot_columns(table: Table) -> int:
     """Private columns whose features add up to 1 in every row, and so hold a constant already."""
     if table.schema is None:
         return 0
-    return sum(
-        column.kind == "category" or column.bins is None or column.bins > 0
-        for column in table.schema.columns
-        if column.role == "private"
-    )
+    return sum(not column.scaled for column in table.schema.columns if column.role == "private")
 
 
 def _non_negative(table: Table) -> bool:

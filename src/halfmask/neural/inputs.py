@@ -209,7 +209,7 @@ def _public_columns(table: Table) -> NDArray[np.str_]:
 def _numbers(table: Table) -> list[str]:
     """Columns that stay one number."""
     columns = _columns(table, "public")
-    return [column.name for column in columns if column.kind == "number" and column.bins == 0]
+    return [column.name for column in columns if column.scaled]
 
 
 def _typical_norm(table: Table, facts: PublicFacts, columns: int) -> float:

@@ -210,7 +210,10 @@ def _columns(model: Model) -> tuple[ColumnFacts, ...]:
 
 def _known(column: Column) -> str:
     if column.bounds is not None:
-        return f"declared from {column.bounds[0]:g} to {column.bounds[1]:g}"
+        low, high = (end if isinstance(end, str) else f"{end:g}" for end in column.bounds)
+        return f"declared from {low} to {high}"
+    if column.kind == "bool":
+        return "true or false"
     if column.categories is not None:
         return f"{len(column.categories)} declared categories"
     return "learnt from the data, as it is public"

@@ -78,7 +78,7 @@ def read_task(
                 train=train[name],
                 test=tests[name],
                 row_norm=math.sqrt(len(own.columns)),
-                nonnegative=not any(c.kind == "number" and c.bins == 0 for c in own.columns),
+                nonnegative=not any(c.scaled for c in own.columns),
                 column_names=own.private,
                 public_names=own.public,
             )

@@ -296,7 +296,7 @@ class NetworkParty:
         excess = requested_excess(request)
         rows = ExpertRows(
             row_norm=self._row_norm,
-            nonnegative=not any(c.kind == "number" and c.bins == 0 for c in self._schema.columns),
+            nonnegative=not any(c.scaled for c in self._schema.columns),
             # Randomised labels are the label holder's guarantee; the party's is for its block.
             label_private=self._schema.label.role == "private" and not excess,
             target_excess=excess,
