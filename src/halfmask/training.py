@@ -12,7 +12,7 @@ from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
 from halfmask.accounting.relations import Relation, check_relation
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
-from halfmask.mechanisms.release import Releaser
+from halfmask.mechanisms.release import Interrupted, Releaser
 from halfmask.methods.auto import Choice, Problem, choose
 from halfmask.methods.fitted import LINEAR_METHODS, LinearMethod, linear_method
 from halfmask.model import LinearModel, Model
@@ -68,10 +68,10 @@ def train(
 ) -> Model:
     """Fit `table` under (epsilon, delta) and state what was promised.
 
+    Everything that can be wrong with the input is found before the ledger is charged, and the
+    whole training is one charge, made at its first release: it fits, or it costs nothing.
     With `checkpoint`, whose ledger must be that of this model alone, what the ledger holds already
-    was charged by this training before it was interrupted; mlp then goes on where it was.
-
-    Everything that can be wrong with the input is found before the ledger is charged. With `ranks`
+    was charged by this training before it was interrupted; mlp then goes on within it. With `ranks`
     every machine makes this call on its own rows; only the first one's ledger is charged.
     """
     check_epsilon(epsilon)
@@ -85,10 +85,11 @@ def train(
     if ranks is not None:
         _check_spread(table, choice.method)
     budget = open_budget(ledger, epsilon=epsilon, delta=delta, relation=checked)
-    before = () if checkpoint is None else budget.events()
-    releaser = (
-        Releaser(budget, noise, before=before) if ranks is None else ranks.releaser(budget, noise)
-    )
+    if ranks is None:
+        before = None if checkpoint is None else interrupted(budget)
+        releaser = Releaser(budget, noise, whole_plan=True, interrupted=before)
+    else:
+        releaser = ranks.releaser(budget, noise, whole_plan=True)
     common: dict[str, Any] = {
         "encoder": encoder,
         "task": table.task,
@@ -116,6 +117,19 @@ def train(
     fit = fitter(table, releaser, epsilon=epsilon, delta=delta, **dict(options or {}))
     return LinearModel(
         privacy=state(table, releaser, delta=delta), details=fit.details, fit=fit, **common
+    )
+
+
+def interrupted(budget: BudgetLedger) -> Interrupted | None:
+    """The training that a model's own ledger was charged for, if it can go on within its charge."""
+    if not isinstance(budget, Ledger):
+        return None
+    chain = budget.verify()
+    if not (chain.charges and chain.charges[-1].in_parts):
+        return None
+    last = chain.charges[-1]
+    return Interrupted(
+        charge=last.seq, events=last.events, begun=chain.begun(last.seq), seeded=last.seeded
     )
 
 

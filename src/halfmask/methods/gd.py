@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -159,7 +159,7 @@ def starts_from_public(table: Table) -> bool:
 
 
 class Descent:
-    """One run: picks the one bound that applies, charges it in full, then descends."""
+    """One run: picks the one bound that applies, opens all its releases, then descends."""
 
     def __init__(
         self,
@@ -207,6 +207,10 @@ class Descent:
         self.sensitivity = sensitivity
         self._fixed: Floats | None = None
         self.details = self._public_facts(noise_std, count)
+
+    def start_from(self, offset: Floats) -> None:
+        """Descend from these scores of each row: the bounds hold whatever they are."""
+        self._rows = replace(self._rows, offset=offset)
 
     def _time(self, mu: float, reach: float) -> float:
         """How long to descend until noise alone moves a score by `spread`."""

@@ -90,15 +90,19 @@ def fit_label_span(
     examples, uses = examples[planned], uses[planned]
     sensitivity = label_sensitivity(rows)
     std = sensitivity.under(releaser.relation) / gaussian_mu(epsilon, delta) * (1 + _ROUNDING)
-    copies = np.zeros((len(examples), rows.shape[0]))
-    for use, share in enumerate(shares):
-        here = uses == use
-        copies[here] = releaser.gaussian(
-            rows.loss.fixed_slope(rows.target[examples[here]]),
+    series = [
+        releaser.gaussian_series(
             sensitivity=sensitivity,
             noise_std=std / math.sqrt(share),
+            count=1,
             what=f"noisy copy {use + 1} of the labels",
         )
+        for use, share in enumerate(shares)
+    ]
+    copies = np.zeros((len(examples), rows.shape[0]))
+    for use, one in enumerate(series):
+        here = uses == use
+        copies[here] = one.release(rows.loss.fixed_slope(rows.target[examples[here]]))
     if rows.shape[0] > 1:
         # Slopes of all labels sum to zero over the classes: noise outside their span is dropped.
         copies -= copies.mean(axis=1, keepdims=True)

@@ -14,6 +14,7 @@ Guarantee: docs/proofs/one_shot.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -31,7 +32,7 @@ from halfmask.methods.moment_logistic import logistic_from_sums, softmax_of_ridg
 from halfmask.methods.moment_sensitivity import Coding, RowBounds, choose_weights
 from halfmask.methods.moment_solve import MomentFit, known_zeros, solve_moments
 from halfmask.methods.public_basis import PublicBasis, public_basis
-from halfmask.methods.released_moments import Moments, release_moments
+from halfmask.methods.released_moments import Moments, plan_moments
 from halfmask.table import Table
 
 
@@ -69,6 +70,24 @@ def fit_one_shot(
 ) -> LinearFit:
     """A linear model from one Gaussian release under (epsilon, delta) of the releaser's relation.
 
+    Guarantee: docs/proofs/one_shot.md.
+    """
+    return plan_one_shot(
+        table, releaser, epsilon=epsilon, delta=delta, feature_map=feature_map, config=config
+    )()
+
+
+def plan_one_shot(
+    table: Table,
+    releaser: Releaser,
+    *,
+    epsilon: float,
+    delta: float,
+    feature_map: PublicMap | None = None,
+    config: OneShotConfig | None = None,
+) -> Callable[[], LinearFit]:
+    """Open the release; what is returned makes it, once, and fits the model.
+
     The outputs are log-odds for two classes, log-probabilities up to a constant for more, and
     values for a number. A `feature_map` is fitted here, on the public block alone.
     Guarantee: docs/proofs/one_shot.md.
@@ -89,7 +108,7 @@ def fit_one_shot(
     )
     bounds = replace(bounds, public=basis.norm)
     private = _enforced(table.private, bounds)
-    moments = release_moments(
+    release = plan_moments(
         basis.rows,
         private,
         label,
@@ -102,14 +121,19 @@ def fit_one_shot(
         what=_words(table),
         own=own_place(table.n, shards),
     )
-    if bounds.non_negative:
-        zeroed = known_zeros(moments.private_private, table.private_sources)
-        moments = replace(moments, private_private=zeroed)
-    if private.shape[1]:
-        coef, intercept, chosen = _from_moments(table, basis, moments)
-    else:
-        coef, intercept, chosen = _from_sums(table, basis, moments)
-    return LinearFit(coef=coef, intercept=intercept, details=chosen, feature_map=feature_map)
+
+    def fit() -> LinearFit:
+        moments = release()
+        if bounds.non_negative:
+            zeroed = known_zeros(moments.private_private, table.private_sources)
+            moments = replace(moments, private_private=zeroed)
+        if private.shape[1]:
+            coef, intercept, chosen = _from_moments(table, basis, moments)
+        else:
+            coef, intercept, chosen = _from_sums(table, basis, moments)
+        return LinearFit(coef=coef, intercept=intercept, details=chosen, feature_map=feature_map)
+
+    return fit
 
 
 def _enforced(private: np.ndarray, bounds: RowBounds) -> np.ndarray:

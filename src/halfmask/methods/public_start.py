@@ -20,7 +20,7 @@ from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import rows_in_all
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.gd import Descent, GdConfig, coded_targets
-from halfmask.methods.one_shot import fit_one_shot
+from halfmask.methods.one_shot import plan_one_shot
 from halfmask.methods.unit_rows import unit_rows
 from halfmask.table import Table
 
@@ -31,11 +31,14 @@ _ROUNDING = 1e-9
 def fit_from_public_start(
     table: Table, releaser: Releaser, *, epsilon: float, delta: float, config: GdConfig
 ) -> LinearFit:
-    """Two stages whose releases compose to (epsilon, delta). Guarantee: docs/proofs/gd.md."""
+    """Two stages whose releases compose to (epsilon, delta). Guarantee: docs/proofs/gd.md.
+
+    Both are opened before the first one releases, so that they are one charge.
+    """
     mu = gaussian_mu(epsilon, delta) * (1 - _ROUNDING)
     share = public_share(table, mu, rows_in_all(table.n, releaser.shards))
     first = gaussian_epsilon(math.sqrt(share) * mu, delta)
-    start = fit_one_shot(only_public(table), releaser, epsilon=first, delta=delta)
+    fit_start = plan_one_shot(only_public(table), releaser, epsilon=first, delta=delta)
     classes = 0 if table.classes is None else len(table.classes)
     loss = loss_named(default_loss(classes), classes=classes)
     middle, half = 0.0, 1.0
@@ -43,9 +46,8 @@ def fit_from_public_start(
         low, high = table.label_bounds
         middle, half = (low + high) / 2, (high - low) / 2
     rows = unit_rows(table, precondition=config.precondition, shards=releaser.shards, started=True)
-    offset = (table.public @ start.coef.T + start.intercept - middle) / half
     descent = Descent(
-        replace(rows, offset=offset),
+        rows,
         coded_targets(table, loss),
         loss,
         config,
@@ -53,6 +55,8 @@ def fit_from_public_start(
         releaser,
         math.sqrt(1 - share) * mu,
     )
+    start = fit_start()
+    descent.start_from((table.public @ start.coef.T + start.intercept - middle) / half)
     coef, intercept = rows.unfold(descent.run(None))
     coef *= half
     coef[:, : table.public.shape[1]] += start.coef

@@ -45,7 +45,9 @@ def hide_labels(
     if not np.isin(values, (0.0, 1.0)).all():
         raise InputError("Expected labels of two classes as 0 and 1.")
     ledger.charge(
-        [RandomizedResponseEvent(epsilon=epsilon, categories=2)], "labels by randomised response"
+        [RandomizedResponseEvent(epsilon=epsilon, categories=2)],
+        "labels by randomised response",
+        seeded=not noise.secure,
     )
     flip = 1 / (1 + math.exp(epsilon))
     flipped = np.where(noise.uniform(len(values)) < flip, 1 - values, values)
