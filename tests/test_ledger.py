@@ -215,9 +215,9 @@ def test_a_ledger_written_before_there_were_marks_still_verifies(tmp_path: Path)
     (tmp_path / "old.jsonl").write_bytes(OLD_LEDGER)
     (tmp_path / "old.jsonl.head").write_bytes(OLD_HEAD)
     book = Ledger.open(tmp_path / "old.jsonl")
-    assert [(entry.what, entry.seeded, entry.in_parts) for entry in book.entries()] == [
-        ("release 0", False, False),
-        ("release 1", False, False),
+    assert [(entry.what, entry.seeded, entry.run) for entry in book.entries()] == [
+        ("release 0", False, None),
+        ("release 1", False, None),
     ]
     book.charge([SMALL], "and goes on", seeded=True)
     assert len(Ledger.open(book.path).events()) == 3
@@ -233,7 +233,7 @@ def test_what_has_begun_of_a_charge_costs_nothing_and_never_exceeds_it(tmp_path:
     ]
     for book in books:
         whole = book.charge([SMALL], "not in parts")
-        number = book.charge([steps], "a run", in_parts=True)
+        number = book.charge([steps], "a run", run="name")
         spent = book.spent()
         book.begin_part(number, [part], "the first")
         book.begin_part(number, [part], "the second")

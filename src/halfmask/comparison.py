@@ -58,7 +58,7 @@ class _Rehearsal(MemoryLedger):
     """Writes down what would be charged, and stops the method there: a training charges once."""
 
     def charge(
-        self, events: Sequence[Event], what: str, *, seeded: bool = False, in_parts: bool = False
+        self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
     ) -> int:
         super().charge(events, what)
         raise _RehearsedError
@@ -72,12 +72,12 @@ class _Total(BudgetLedger):
         self._own, self._book = own, book
 
     def charge(
-        self, events: Sequence[Event], what: str, *, seeded: bool = False, in_parts: bool = False
+        self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
     ) -> int:
         if self._book is not None:
             self._own.check_room(events)
-            self._book.charge(events, what, seeded=seeded, in_parts=in_parts)
-        return self._own.charge(events, what, seeded=seeded, in_parts=in_parts)
+            self._book.charge(events, what, seeded=seeded, run=run)
+        return self._own.charge(events, what, seeded=seeded, run=run)
 
     def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
         self._own.begin_part(charge, events, what)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from halfmask.neural.distributed import Ranks
 
 METHODS = ("auto", *LINEAR_METHODS, "mlp")
+RUN = ".run"
 SPREAD_METHODS = ("one-shot", "gd", "mlp")
 """Methods whose rows may be spread over several machines."""
 
@@ -70,8 +73,8 @@ def train(
 
     Everything that can be wrong with the input is found before the ledger is charged, and the
     whole training is one charge, made at its first release: it fits, or it costs nothing.
-    With `checkpoint`, whose ledger must be that of this model alone, what the ledger holds already
-    was charged by this training before it was interrupted; mlp then goes on within it. With `ranks`
+    With `checkpoint` a training of mlp that was interrupted goes on there, within what it has
+    charged; the file beside it that ends in .run holds its name in the ledger. With `ranks`
     every machine makes this call on its own rows; only the first one's ledger is charged.
     """
     check_epsilon(epsilon)
@@ -86,8 +89,10 @@ def train(
         _check_spread(table, choice.method)
     budget = open_budget(ledger, epsilon=epsilon, delta=delta, relation=checked)
     if ranks is None:
-        before = None if checkpoint is None else interrupted(budget)
-        releaser = Releaser(budget, noise, whole_plan=True, interrupted=before)
+        stored = choice.method == "mlp" and checkpoint is not None
+        run = run_name(Path(checkpoint)) if stored and checkpoint is not None else ""
+        before = interrupted(budget, run) if stored else None
+        releaser = Releaser(budget, noise, whole_plan=True, run=run, interrupted=before)
     else:
         releaser = ranks.releaser(budget, noise, whole_plan=True)
     common: dict[str, Any] = {
@@ -120,16 +125,31 @@ def train(
     )
 
 
-def interrupted(budget: BudgetLedger) -> Interrupted | None:
-    """The training that a model's own ledger was charged for, if it can go on within its charge."""
+def run_name(checkpoint: Path) -> str:
+    """The name of the training that is stored there, in the ledger; a new one where there is none.
+
+    It is on the disk before anything is charged, so that no charge loses its training.
+    """
+    file = checkpoint.with_suffix(RUN)
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("w", encoding="ascii") as written:
+            written.write(secrets.token_hex(16))
+            written.flush()
+            os.fsync(written.fileno())
+    return file.read_text(encoding="ascii").strip()
+
+
+def interrupted(budget: BudgetLedger, run: str) -> Interrupted | None:
+    """What the ledger holds of a training of that name."""
     if not isinstance(budget, Ledger):
         return None
     chain = budget.verify()
-    if not (chain.charges and chain.charges[-1].in_parts):
+    found = next((charge for charge in chain.charges if charge.run == run), None)
+    if found is None:
         return None
-    last = chain.charges[-1]
     return Interrupted(
-        charge=last.seq, events=last.events, begun=chain.begun(last.seq), seeded=last.seeded
+        charge=found.seq, events=found.events, begun=chain.begun(found.seq), seeded=found.seeded
     )
 
 

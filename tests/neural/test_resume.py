@@ -85,7 +85,7 @@ def begun_steps(folder: Path) -> int:
     """Steps of which the ledger was told that they begin; the charge is that of the whole plan."""
     chain = Ledger.open(folder / "model" / "ledger.jsonl").verify()
     (charge,) = chain.charges
-    assert charge.in_parts
+    assert charge.run is not None
     assert steps_of(charge.events) == STEPS
     return steps_of(chain.begun(charge.seq))
 
@@ -194,6 +194,36 @@ def test_a_model_s_older_ledger_is_refused(folder: Path, monkeypatch: pytest.Mon
     refused = run(folder, "--resume")
     assert refused.exit_code == 2
     assert "ahead of the ledger" in " ".join(refused.output.split())
+
+
+def test_a_training_goes_on_within_its_charge_in_the_data_set_s_ledger(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a twin whose charge is just the same: each goes on within its own."""
+    file = folder / "data.jsonl"
+    book = Ledger.create(file, epsilon=2.9, delta=1e-6)
+    shared = ("--ledger", str(file))
+    with monkeypatch.context() as patch:
+        stop_after(patch, Checkpoint, "save", 3)
+        assert run(folder, *shared).exit_code != 0
+    twin = [*arguments(folder, *shared), "--out", str(folder / "twin")]
+    with monkeypatch.context() as patch:
+        stop_after(patch, trainer, "_one_step", 5)
+        assert CliRunner().invoke(main, twin).exit_code != 0
+    third = CliRunner().invoke(main, [*arguments(folder, *shared), "--out", str(folder / "third")])
+    assert third.exit_code == 3
+    assert not (folder / "third").exists()
+    done = run(folder, *shared, "--resume")
+    assert done.exit_code == 0, done.output
+    chain = book.verify()
+    assert [steps_of(charge.events) for charge in chain.charges] == [STEPS, STEPS]
+    first, second = chain.charges
+    assert steps_of(chain.begun(first.seq)) == STEPS
+    assert steps_of(chain.begun(second.seq)) == BLOCK
+    assert Model.load(folder / "model").privacy.events == first.events
+    assert CliRunner().invoke(main, [*twin, "--resume"]).exit_code == 0
+    assert steps_of(book.verify().begun(second.seq)) == STEPS
+    assert not list((folder / "model").glob("checkpoint*"))
 
 
 def test_a_finished_model_of_another_method_does_not_go_on(

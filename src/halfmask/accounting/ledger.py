@@ -69,12 +69,12 @@ class BudgetLedger(ABC):
 
     @abstractmethod
     def charge(
-        self, events: Sequence[Event], what: str, *, seeded: bool = False, in_parts: bool = False
+        self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
     ) -> int:
         """Record `events` or raise BudgetExceededError; release only after it has returned.
 
-        `seeded` says that the noise can be drawn again. Of a charge `in_parts` nothing may be
-        released before `begin_part` has returned. Returns the number of the charge.
+        `seeded` says that the noise can be drawn again. Of a charge for a named `run`
+        nothing may be released before `begin_part` has returned. Returns the number of the charge.
         """
 
     @abstractmethod
@@ -136,7 +136,7 @@ class MemoryLedger(BudgetLedger):
         self._process = os.getpid()
 
     def charge(
-        self, events: Sequence[Event], what: str, *, seeded: bool = False, in_parts: bool = False
+        self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
     ) -> int:
         """Record `events`, or raise BudgetExceededError and record nothing."""
         self._stay_in_process()
@@ -144,7 +144,7 @@ class MemoryLedger(BudgetLedger):
             self._check(self.events(), events, "The ledger")
             self._charges = (*self._charges, tuple(events))
             number = len(self._charges)
-            if in_parts:
+            if run is not None:
                 self._begun[number] = ()
             return number
 
@@ -153,7 +153,7 @@ class MemoryLedger(BudgetLedger):
         self._stay_in_process()
         with self._lock:
             if charge not in self._begun:
-                raise AccountingError(f"Charge {charge} was not made in parts.")
+                raise AccountingError(f"Charge {charge} was not made for a run.")
             begun = (*self._begun[charge], *events)
             _check_part(self._charges[charge - 1], begun)
             self._begun[charge] = begun
@@ -263,7 +263,7 @@ class Ledger(BudgetLedger):
         return ledger
 
     def charge(
-        self, events: Sequence[Event], what: str, *, seeded: bool = False, in_parts: bool = False
+        self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
     ) -> int:
         """Record `events` durably, or raise: then nothing may be released.
 
@@ -274,16 +274,16 @@ class Ledger(BudgetLedger):
         with locked(self.path, write=True) as fd:
             chain = self._verified(fd)
             self._check(_events(chain), asked, self.path.name)
-            return self._write(fd, chain, what, asked, seeded=seeded, in_parts=in_parts)
+            return self._write(fd, chain, what, asked, seeded=seeded, run=run)
 
     def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
         """Record durably that a part of a charge begins; what has begun is never begun again."""
         asked = tuple(events)
         with locked(self.path, write=True) as fd:
             chain = self._verified(fd)
-            paid = next((e for e in chain.charges if e.seq == charge and e.in_parts), None)
+            paid = next((e for e in chain.charges if e.seq == charge and e.run is not None), None)
             if paid is None:
-                raise AccountingError(f"Charge {charge} was not made in parts.")
+                raise AccountingError(f"Charge {charge} was not made for a run.")
             _check_part(paid.events, (*chain.begun(charge), *asked))
             self._write(fd, chain, what, asked, seeded=paid.seeded, part_of=charge)
 
@@ -295,7 +295,7 @@ class Ledger(BudgetLedger):
         events: tuple[Event, ...],
         *,
         seeded: bool,
-        in_parts: bool = False,
+        run: str | None = None,
         part_of: int | None = None,
     ) -> int:
         line = entry_line(
@@ -304,7 +304,7 @@ class Ledger(BudgetLedger):
             what=str(what),
             events=events,
             seeded=seeded,
-            in_parts=in_parts,
+            run=run,
             part_of=part_of,
         )
         entry = parse_entry(line, chain.head, self.path.name)

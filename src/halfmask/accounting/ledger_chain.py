@@ -4,8 +4,8 @@
      "id":..,"hash":..}
     {"seq":1,"time":..,"what":..,"events":[..],"previous":<hash above>,"hash":..}
 
-A charge may also say `"seeded":true` (its noise can be drawn again) and `"in_parts":true`: then
-nothing is released of it before a further line `"part_of":<seq>` says which part has begun.
+A charge may also say `"seeded":true` (its noise can be drawn again) and `"run":<id>`: then nothing
+is released of it before a further line `"part_of":<seq>` says which part of the run has begun.
 Each hash is SHA-256 over the line without its hash, and a line must be spelled exactly as it was
 written, so no byte can change unnoticed. The head (count and hash of the last acknowledged charge)
 lies in a second file: without it the removal of whole lines at the end could not be seen.
@@ -54,7 +54,7 @@ class Entry:
     previous: str
     hash: str
     seeded: bool = False
-    in_parts: bool = False
+    run: str | None = None
     part_of: int | None = None
 
 
@@ -84,7 +84,7 @@ class Chain:
         return tuple(entry for entry in self.entries if entry.part_of is None)
 
     def begun(self, seq: int) -> tuple[Event, ...]:
-        """What has begun of the charge `seq`, which was made in parts."""
+        """What has begun of the charge `seq`, which was made for a run."""
         return tuple(e for entry in self.entries if entry.part_of == seq for e in entry.events)
 
     @property
@@ -132,7 +132,7 @@ def entry_line(
     what: str,
     events: tuple[Event, ...],
     seeded: bool = False,
-    in_parts: bool = False,
+    run: str | None = None,
     part_of: int | None = None,
 ) -> bytes:
     """The line that follows `head`: a charge, or the beginning of a part of one."""
@@ -145,8 +145,8 @@ def entry_line(
     # Marks are written where they say something: lines of older ledgers have none.
     if seeded:
         fields["seeded"] = True
-    if in_parts:
-        fields["in_parts"] = True
+    if run is not None:
+        fields["run"] = run
     if part_of is not None:
         fields["part_of"] = part_of
     return _sealed({**fields, "previous": head.hash})
@@ -236,7 +236,7 @@ def parse_entry(line: bytes, head: Head, where: str) -> Entry:
         previous=fields["previous"],
         hash=fields["hash"],
         seeded=fields.get("seeded") is True,
-        in_parts=fields.get("in_parts") is True,
+        run=fields.get("run"),
         part_of=part_of,
     )
 

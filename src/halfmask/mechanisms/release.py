@@ -34,12 +34,12 @@ class Budget(Protocol):
         """The relation under which the budget is kept."""
 
     def charge(
-        self, events: Sequence[Event], what: str, *, seeded: bool = False, in_parts: bool = False
+        self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
     ) -> int:
         """Durably charge `events` before anything is released, or raise BudgetExceededError."""
 
     def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
-        """Durably record that a part of a charge made `in_parts` is about to be released."""
+        """Durably record that a part of a charge for a run is about to be released."""
 
     def check_room(self, events: Sequence[Event]) -> None:
         """Raise BudgetExceededError where `events` do not fit now."""
@@ -97,6 +97,8 @@ class Releaser:
     With `whole_plan`, as in every training, all that is opened before the first release is one
     plan: it is charged as one entry at that release, or refused as a whole and costs nothing.
     Nothing can be opened afterwards. Without it each thing is charged when it is opened.
+    A training that tells the ledger which parts of it begin can go on after an interruption: `run`
+    is its name there, and `interrupted` what the ledger holds of it.
     Where rows are spread over several machines, `shards` says so and statistics are those of this
     machine's rows (see halfmask.neural.distributed); `notes` belong into a statement.
     Guarantee: docs/proofs/ledger.md.
@@ -111,12 +113,13 @@ class Releaser:
         noise: NoiseSource,
         *,
         whole_plan: bool = False,
+        run: str = "",
         interrupted: Interrupted | None = None,
     ) -> None:
         self._budget = budget
         self.noise = noise
         self.whole_plan = whole_plan
-        self._interrupted = interrupted
+        self._run, self._interrupted = run, interrupted
         self._events: list[Event] = []
         self._released: list[str] = []
         self._plan: list[tuple[Event, str]] = []
@@ -183,13 +186,16 @@ class Releaser:
         if before is not None:
             self._charge, self.notes = before.charge, (*self.notes, INTERRUPTED)
             return
-        marks = {"seeded": True} if not self.noise.secure else {}
+        seeded = not self.noise.secure
         if self._in_parts:
-            marks["in_parts"] = True
-        self._charge = self._budget.charge(events, what, **marks)
+            self._charge = self._budget.charge(events, what, seeded=seeded, run=self._run)
+        elif seeded:
+            self._budget.charge(events, what, seeded=True)
+        else:
+            self._budget.charge(events, what)
 
     def goes_on(self, events: Sequence[Event]) -> Interrupted | None:
-        """The interrupted training whose plan this is, if it was charged in parts."""
+        """The interrupted run, if this is its plan."""
         before = self._interrupted
         if before is None or tuple(events) != before.events:
             return None

@@ -249,8 +249,7 @@ def simulate_experts(
             # The label is spent once per party as well: its own ledger holds the whole sum.
             for side in parties.values():
                 event = GaussianEvent(replace=side.costs.label, withhold=side.costs.withhold)
-                seeded = budget.unsafe_seed is not None
-                ledger.charge([event], f"labels in the expert of {side.name}", seeded=seeded)
+                ledger.charge([event], f"labels in the expert of {side.name}")
         door = Releaser(ledger, budget.noise(len(parties) + 1))
     prior = class_prior(labels, private=door is not None, ratio=prior_ratio, releaser=door)
     result = train_experts(
