@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from halfmask.accounting.accountant import epsilon as account
-from halfmask.accounting.calibrate import round_down
+from halfmask.accounting.budget import round_down
 from halfmask.accounting.events import Event
 from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger

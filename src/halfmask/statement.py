@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Any, Protocol
 
+from halfmask.accounting.budget import printed
 from halfmask.accounting.events import (
     Event,
     GaussianEvent,
@@ -197,7 +198,7 @@ class Statement:
         blocks = [("", self._claim(unit))]
         for name in RELATIONS:
             meaning = _MEANING[name].format(unit=unit)
-            number = _round_up(self.calibrated[name])
+            number = printed(self.calibrated[name])
             blocks.append(
                 (name, f"{'calibrated ' if self.seeded else ''}epsilon {number}: {meaning}.")
             )
@@ -227,9 +228,9 @@ class Statement:
         if not self.events:
             return "Nothing that depends on private columns was released (epsilon 0)."
         factor = math.exp(self.calibrated_epsilon) if self.calibrated_epsilon < 700 else math.inf
-        odds = f"{_round_up(factor)} (e to the epsilon)" if factor < 1e6 else "e to the epsilon"
+        odds = f"{printed(factor)} (e to the epsilon)" if factor < 1e6 else "e to the epsilon"
         return (
-            f"Epsilon {_round_up(self.calibrated_epsilon)} at delta {self.delta:g} under the "
+            f"Epsilon {printed(self.calibrated_epsilon)} at delta {self.delta:g} under the "
             f"relation {self.relation!r}. Whoever sees everything released here, and knows all "
             f"public columns and every other row, finds nothing more than {odds} times as likely "
             f"as it would be if the private part of any one {unit} were "
@@ -294,16 +295,6 @@ def _accountant(events: Sequence[Event]) -> str:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _round_up(value: float) -> str:
-    """Five significant digits, never below `value` (but for rounding in its ninth digit)."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    digits = 4 - math.floor(math.log10(abs(value)))
-    scaled = value * 10.0**digits
-    up = math.ceil(scaled - 1e-9 * abs(scaled))
-    return f"{up / 10.0**digits:.5g}"
 
 
 def _paragraph(title: str, body: str, width: int) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.losses import Loss, clip_slopes, default_loss, in_ball, loss_named
 from halfmask.mechanisms.release import Releaser
@@ -34,9 +34,6 @@ from halfmask.table import Table
 
 Floats = NDArray[np.float64]
 Aggregate = Literal["last", "average", "tail"]
-
-# Relative reserve for the rounding of calibrated noise, far below anything a user can see.
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +134,7 @@ def fit_gd(
     if table.n == 0:
         raise InputError("The table has no rows: there is nothing to fit.")
     rows = unit_rows(table, precondition=config.precondition, shards=shards)
-    mu = gaussian_mu(epsilon, delta) * (1 - _ROUNDING)
+    mu = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation).mu
     extra = 0.0 if penalty is None else penalty.smoothness * rows.stretch**2
     descent = Descent(
         rows, targets, chosen, config, table.label_private, releaser, mu, extra_smoothness=extra

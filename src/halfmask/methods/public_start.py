@@ -9,12 +9,11 @@ Guarantee: docs/proofs/gd.md, "Public start".
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 
-from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from halfmask.accounting.budget import Budget
 from halfmask.losses import default_loss, loss_named
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import rows_in_all
@@ -24,9 +23,6 @@ from halfmask.methods.one_shot import plan_one_shot
 from halfmask.methods.unit_rows import unit_rows
 from halfmask.table import Table
 
-# Relative reserve for the rounding of calibrated noise.
-_ROUNDING = 1e-9
-
 
 def fit_from_public_start(
     table: Table, releaser: Releaser, *, epsilon: float, delta: float, config: GdConfig
@@ -35,10 +31,10 @@ def fit_from_public_start(
 
     Both are opened before the first one releases, so that they are one charge.
     """
-    mu = gaussian_mu(epsilon, delta) * (1 - _ROUNDING)
-    share = public_share(table, mu, rows_in_all(table.n, releaser.shards))
-    first = gaussian_epsilon(math.sqrt(share) * mu, delta)
-    fit_start = plan_one_shot(only_public(table), releaser, epsilon=first, delta=delta)
+    budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
+    share = public_share(table, budget.mu, rows_in_all(table.n, releaser.shards))
+    first, second = budget.split(share)
+    fit_start = plan_one_shot(only_public(table), releaser, epsilon=first.epsilon, delta=delta)
     classes = 0 if table.classes is None else len(table.classes)
     loss = loss_named(default_loss(classes), classes=classes)
     middle, half = 0.0, 1.0
@@ -53,7 +49,7 @@ def fit_from_public_start(
         config,
         True,
         releaser,
-        math.sqrt(1 - share) * mu,
+        second.mu,
     )
     start = fit_start()
     descent.start_from((table.public @ start.coef.T + start.intercept - middle) / half)

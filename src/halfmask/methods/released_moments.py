@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.methods.moment_sensitivity import (
@@ -23,9 +23,6 @@ from halfmask.methods.moment_sensitivity import (
     replace_sensitivity,
     withhold_sensitivity,
 )
-
-# Rounding in sensitivity / std must not lift the charge above the budget it was calibrated to.
-_SLACK = 1 + 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,7 +69,8 @@ def plan_moments(
         replace=replace_sensitivity(bounds, weights),
         withhold=withhold_sensitivity(bounds, weights),
     )
-    std = sensitivity.under(releaser.relation) / gaussian_mu(epsilon, delta) * _SLACK
+    budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
+    std = sensitivity.under(releaser.relation) / budget.mu
     series = releaser.gaussian_series(sensitivity=sensitivity, noise_std=std, count=1, what=what)
 
     def release() -> Moments:

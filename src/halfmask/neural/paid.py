@@ -7,18 +7,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from halfmask.accounting.calibrate import noise_multiplier, round_down
+from halfmask.accounting.budget import Budget, round_down
+from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.events import GaussianEvent
-from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.mechanisms.release import Releaser
 from halfmask.neural.class_means import ClassMeans, plan_class_means, sum_sensitivity
 from halfmask.neural.discriminant import PublicClasses
 from halfmask.neural.rows import NetworkRows
 
 Spent = tuple[GaussianEvent, ...]
-
-# A hair below the budget, so that rounding in the closed form cannot end above it.
-_BELOW = 1.0 - 1e-12
 
 
 def plan_means(
@@ -42,7 +39,7 @@ def plan_means(
         1 if public is None else data.classes,
         norm=norm,
         non_negative=non_negative,
-        mu=_BELOW * math.sqrt(share) * gaussian_mu(round_down(epsilon), delta),
+        mu=math.sqrt(share) * Budget(epsilon=round_down(epsilon), delta=delta).mu,
         releaser=releaser,
         public_means=None if public is None else public.means,
     )
