@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from halfmask.accounting.events import Event, GaussianEvent
+from halfmask.accounting.events import Event, GaussianEvent, RandomizedResponseEvent
 from halfmask.accounting.relations import Relation
 from halfmask.errors import AccountingError, InputError
 from halfmask.mechanisms.noise import NoiseSource, add_gaussian, noise_grid
@@ -230,6 +230,21 @@ class Releaser:
         )
         self.open(event, what)
         return GaussianSeries(sensitivity, noise_std, count, self.noise, add=self.noisy)
+
+    def randomised_response(self, answers: Floats, *, epsilon: float, what: str) -> Floats:
+        """0/1 `answers`, each flipped with probability 1/(1 + e^ε); charged first.
+
+        Guarantee: docs/proofs/randomized_response.md.
+        """
+        if not (math.isfinite(epsilon) and epsilon > 0):
+            raise InputError(f"Expected an epsilon > 0 for randomised response, got {epsilon}.")
+        values = np.asarray(answers, dtype=np.float64)
+        if not np.isin(values, (0.0, 1.0)).all():
+            raise InputError("Expected answers of two kinds as 0 and 1.")
+        self.open(RandomizedResponseEvent(epsilon=epsilon, categories=2), what)
+        self.pay()
+        flipped = self.noise.uniform(len(values)) < 1 / (1 + math.exp(epsilon))
+        return np.where(flipped, 1 - values, values)
 
     def noisy(self, value: Floats, noise_std: float) -> Floats:
         """`value` with noise that is charged by now: for mechanisms, not for methods."""

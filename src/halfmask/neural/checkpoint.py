@@ -21,7 +21,12 @@ import torch
 from torch import Tensor
 
 from halfmask.errors import DataError
-from halfmask.mechanisms.noise import NoiseSource, UnsafeSeededNoise, public_generator
+from halfmask.mechanisms.noise import (
+    NoiseSource,
+    UnsafeSeededNoise,
+    padding_generator,
+    public_generator,
+)
 
 Settings = Mapping[str, float | int]
 
@@ -41,11 +46,6 @@ class Progress:
     @classmethod
     def start(cls, vector: Tensor, noise: NoiseSource, public_seed: int | None) -> Progress:
         """The beginning; padding for private batches is drawn apart from the public batches."""
-        if noise.secure:
-            padding = np.random.default_rng()
-        else:
-            bits = (noise.uniform(4) * 2**32).astype(np.uint64)
-            padding = np.random.default_rng(bits)
         return cls(
             step=0,
             parameters=vector.clone(),
@@ -53,7 +53,7 @@ class Progress:
             mean=torch.zeros_like(vector),
             counted=0,
             public=public_generator(public_seed),
-            padding=padding,
+            padding=padding_generator(noise),
         )
 
     def average(self, vector: Tensor, aggregate: str, decay: float, steps: int) -> None:
