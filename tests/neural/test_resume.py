@@ -201,7 +201,7 @@ def test_a_training_goes_on_within_its_charge_in_the_data_set_s_ledger(
 ) -> None:
     """Beside a twin whose charge is just the same: each goes on within its own."""
     file = folder / "data.jsonl"
-    book = Ledger.create(file, epsilon=2.9, delta=1e-6)
+    book = Ledger.create(file, epsilon=3.3, delta=1e-6)
     shared = ("--ledger", str(file))
     with monkeypatch.context() as patch:
         stop_after(patch, Checkpoint, "save", 3)
