@@ -9,16 +9,41 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from halfmask.accounting.accountant import epsilon as account
 from halfmask.accounting.events import (
     GaussianEvent,
     PoissonGaussianEvent,
     RandomizedResponseEvent,
+    covers,
 )
 from halfmask.accounting.ledger import Ledger, MemoryLedger
-from halfmask.errors import BudgetExceededError, InputError, LedgerError
+from halfmask.errors import AccountingError, BudgetExceededError, InputError, LedgerError
 from ledgers import SMALL, charged
+
+OLD_LEDGER = b"".join(
+    [
+        b'{"kind":"header","version":1,"epsilon":1.0,"delta":1e-06,"relation":"replace","c',
+        b'reated":"2026-11-16T21:53:44+00:00","id":"c1a58093ab0bf0ff626171c87def50ad","has',
+        b'h":"5d9a66feb5d8aa270b2630479475b892ab41731a4504b3aa6aef62c9b6d2b2a0"}\n',
+        b'{"seq":1,"time":"2026-11-16T21:53:47+00:00","what":"release 0","events":[{"kind"',
+        b':"gaussian","replace":0.02,"withhold":0.01,"count":1}],"previous":"5d9a66feb5d8a',
+        b'a270b2630479475b892ab41731a4504b3aa6aef62c9b6d2b2a0","hash":"7b0c8e2a64aaa82c469',
+        b'b990ac65df2c3f3f85518be05a9d3629629d8ed746a08"}\n',
+        b'{"seq":2,"time":"2026-11-16T21:53:47+00:00","what":"release 1","events":[{"kind"',
+        b':"gaussian","replace":0.02,"withhold":0.01,"count":1}],"previous":"7b0c8e2a64aaa',
+        b'82c469b990ac65df2c3f3f85518be05a9d3629629d8ed746a08","hash":"9b77171c767d2a79c09',
+        b'008f4e2f24ea9202ccd27f093a377858818b324a1fc84"}\n',
+    ]
+)
+OLD_HEAD = b"".join(
+    [
+        b'{"kind":"head","count":2,"hash":"9b77171c767d2a79c09008f4e2f24ea9202ccd27f093a37',
+        b'7858818b324a1fc84"}\n',
+    ]
+)
 
 
 def test_charges_survive_reopening_with_their_budget(ledger: Ledger) -> None:
@@ -160,3 +185,81 @@ def test_reading_a_ledger_loads_no_heavy_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_seeded_charge_says_so_in_its_line_in_json_and_in_words(ledger: Ledger) -> None:
+    from click.testing import CliRunner
+
+    from halfmask.cli import main
+
+    ledger.charge([SMALL], "noise of the system")
+    ledger.charge([SMALL], "noise from a seed", seeded=True)
+    assert [entry.seeded for entry in Ledger.open(ledger.path).entries()] == [False, True]
+    _, plain, marked = (json.loads(line) for line in ledger.path.read_text().splitlines())
+    assert "seeded" not in plain
+    assert marked["seeded"] is True
+    shown = CliRunner().invoke(main, ["ledger", "show", str(ledger.path), "--json"])
+    assert [entry["seeded"] for entry in json.loads(shown.stdout)["entries"]] == [False, True]
+    words = CliRunner().invoke(main, ["ledger", "show", str(ledger.path)]).stdout
+    first, second = (line for line in words.splitlines() if "noise " in line and "Gaussian" in line)
+    assert "NOT PRIVATE" not in first
+    assert "NOT PRIVATE" in second
+    text = ledger.path.read_text().replace('"seeded":true,', "")
+    ledger.path.write_text(text)
+    with pytest.raises(LedgerError, match="edited or damaged"):
+        Ledger.open(ledger.path)
+
+
+def test_a_ledger_written_before_there_were_marks_still_verifies(tmp_path: Path) -> None:
+    """These bytes were written by version 0.1."""
+    (tmp_path / "old.jsonl").write_bytes(OLD_LEDGER)
+    (tmp_path / "old.jsonl.head").write_bytes(OLD_HEAD)
+    book = Ledger.open(tmp_path / "old.jsonl")
+    assert [(entry.what, entry.seeded, entry.run) for entry in book.entries()] == [
+        ("release 0", False, None),
+        ("release 1", False, None),
+    ]
+    book.charge([SMALL], "and goes on", seeded=True)
+    assert len(Ledger.open(book.path).events()) == 3
+
+
+def test_what_has_begun_of_a_charge_costs_nothing_and_never_exceeds_it(tmp_path: Path) -> None:
+    steps = PoissonGaussianEvent(noise_multiplier=20.0, rate=0.1, steps=10)
+    part = PoissonGaussianEvent(noise_multiplier=20.0, rate=0.1, steps=4)
+    louder = PoissonGaussianEvent(noise_multiplier=10.0, rate=0.1, steps=1)
+    books = [
+        Ledger.create(tmp_path / "l", epsilon=1.0, delta=1e-6),
+        MemoryLedger(epsilon=1.0, delta=1e-6),
+    ]
+    for book in books:
+        whole = book.charge([SMALL], "not in parts")
+        number = book.charge([steps], "a run", run="name")
+        spent = book.spent()
+        book.begin_part(number, [part], "the first")
+        book.begin_part(number, [part], "the second")
+        for charge, event in ((number, part), (number, louder), (number, SMALL), (whole, SMALL)):
+            with pytest.raises(AccountingError):
+                book.begin_part(charge, [event], "too much")
+        with pytest.raises(AccountingError):
+            book.begin_part(9, [part], "of nothing")
+        assert book.spent() == spent
+        assert book.events() == (SMALL, steps)
+    chain = Ledger.open(tmp_path / "l").verify()
+    assert len(chain.entries) == 4
+    assert chain.begun(2) == (part, part)
+
+
+@given(
+    squares=st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=6),
+    pieces=st.integers(1, 50),
+    more=st.floats(1e-9, 1.0),
+)
+def test_a_plan_covers_its_parts_in_any_cut_and_nothing_beyond(
+    squares: list[float], pieces: int, more: float
+) -> None:
+    paid = [GaussianEvent(replace=s, withhold=s / 2, count=pieces) for s in squares]
+    cut = [GaussianEvent(replace=s, withhold=s / 2) for s in squares for _ in range(pieces)]
+    assert covers(paid, cut)
+    assert covers(cut, paid)
+    assert not covers(paid, [*cut, GaussianEvent(replace=more, withhold=0.0)])
+    assert not covers(paid, [RandomizedResponseEvent(epsilon=more, categories=2)])

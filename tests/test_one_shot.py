@@ -28,7 +28,7 @@ from halfmask.methods.moment_sensitivity import (
 from halfmask.methods.moment_solve import known_zeros
 from halfmask.methods.one_shot import fit_one_shot
 from halfmask.methods.released_moments import (
-    release_moments,
+    plan_moments,
 )
 from halfmask.schema import Schema
 from halfmask.table import Encoder, Table
@@ -42,10 +42,17 @@ class Recorder(Releaser):
         super().__init__(ledger, noise_source(seed))
         self.asked: list[dict[str, Any]] = []
 
-    def gaussian(self, value: Any, **options: Any) -> Any:
-        noisy = super().gaussian(value, **options)
-        self.asked.append({"value": value, "noisy": noisy, **options})
-        return noisy
+    def gaussian_series(self, **options: Any) -> Any:
+        series = super().gaussian_series(**options)
+        release = series.release
+
+        def kept(value: Any) -> Any:
+            noisy = release(value)
+            self.asked.append({"value": value, "noisy": noisy, **options})
+            return noisy
+
+        series.release = kept  # type: ignore[method-assign]
+        return series
 
 
 def table(
@@ -238,7 +245,7 @@ def test_public_rows_longer_than_the_bound_are_refused() -> None:
     made = table(public=2, private=0, label="private")
     bounds = RowBounds(public=1e-3, private=0.0, label="signed")
     with pytest.raises(InputError, match="longer than the bound"):
-        release_moments(
+        plan_moments(
             made.public,
             made.private,
             np.ones((made.n, 1)),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from halfmask.accounting.accountant import epsilon
+from halfmask.accounting.budget import printed
 from halfmask.accounting.events import (
     Event,
     GaussianEvent,
@@ -21,7 +22,7 @@ from halfmask.accounting.events import (
 )
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.errors import InputError
-from halfmask.statement import Statement, _round_up, chance, describe
+from halfmask.statement import Statement, chance, describe
 
 
 @dataclass(frozen=True)
@@ -160,9 +161,9 @@ def test_unknown_relations_are_refused() -> None:
 
 @given(st.floats(min_value=1e-9, max_value=1e9))
 def test_printed_numbers_are_never_below_the_truth(value: float) -> None:
-    printed = float(_round_up(value))
-    assert printed >= value * (1 - 2e-9)
-    assert printed <= value * 1.00011
+    shown = float(printed(value))
+    assert shown >= value * (1 - 1e-12)
+    assert shown <= value * 1.00011
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from halfmask.accounting.accountant import epsilon as account
-from halfmask.accounting.calibrate import round_down
+from halfmask.accounting.budget import round_down
 from halfmask.accounting.events import Event
 from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
@@ -27,7 +27,6 @@ from halfmask.model import Model
 from halfmask.table import Encoder, Table
 from halfmask.training import choose_method, train, whole_seconds
 
-_SPENT = 0.98  # a method that has charged this share of its epsilon will charge no more
 _ATTEMPTS = 8
 
 
@@ -52,23 +51,17 @@ class Trained:
 
 
 class _RehearsedError(Exception):
-    """A rehearsal has charged all it can."""
+    """A rehearsal has come to the charge of its whole plan."""
 
 
-class _Rehearsal(BudgetLedger):
-    """Writes down what would be charged, and stops the method once its epsilon is used up."""
+class _Rehearsal(MemoryLedger):
+    """Writes down what would be charged, and stops the method there: a training charges once."""
 
-    def __init__(self, *, epsilon: float, delta: float, relation: Relation) -> None:
-        self.epsilon, self.delta, self.relation = epsilon, delta, relation
-        self._events: tuple[Event, ...] = ()
-
-    def charge(self, events: Sequence[Event], what: str) -> None:
-        self._events = (*self._events, *events)
-        if self.spent() >= _SPENT * self.epsilon:
-            raise _RehearsedError
-
-    def events(self) -> tuple[Event, ...]:
-        return self._events
+    def charge(
+        self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
+    ) -> int:
+        super().charge(events, what)
+        raise _RehearsedError
 
 
 class _Total(BudgetLedger):
@@ -78,10 +71,21 @@ class _Total(BudgetLedger):
         self.epsilon, self.delta, self.relation = own.epsilon, own.delta, own.relation
         self._own, self._book = own, book
 
-    def charge(self, events: Sequence[Event], what: str) -> None:
-        self._own.charge(events, what)
+    def charge(
+        self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
+    ) -> int:
         if self._book is not None:
-            self._book.charge(events, what)
+            self._own.check_room(events)
+            self._book.charge(events, what, seeded=seeded, run=run)
+        return self._own.charge(events, what, seeded=seeded, run=run)
+
+    def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
+        self._own.begin_part(charge, events, what)
+
+    def check_room(self, events: Sequence[Event]) -> None:
+        self._own.check_room(events)
+        if self._book is not None:
+            self._book.check_room(events)
 
     def events(self) -> tuple[Event, ...]:
         return self._own.events()

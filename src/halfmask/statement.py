@@ -14,6 +14,7 @@ from itertools import groupby
 from types import NoneType
 from typing import Any, Protocol
 
+from halfmask.accounting.budget import printed
 from halfmask.accounting.events import (
     Event,
     GaussianEvent,
@@ -241,7 +242,7 @@ class Statement:
         blocks = [("", self._claim(unit))]
         for name in RELATIONS:
             meaning = _MEANING[name].format(unit=unit)
-            number = _round_up(self.calibrated[name])
+            number = printed(self.calibrated[name])
             blocks.append(
                 (name, f"{'calibrated ' if self.seeded else ''}epsilon {number}: {meaning}.")
             )
@@ -277,9 +278,9 @@ class Statement:
             else f"using or withholding {private}"
         )
         return (
-            f"Epsilon {_round_up(self.calibrated_epsilon)} at delta {self.delta:g} under the "
+            f"Epsilon {printed(self.calibrated_epsilon)} at delta {self.delta:g} under the "
             f"relation {self.relation!r}. For whoever sees everything released here, and knows all "
-            f"public columns and every other row, {changing} {likelihood(self, _round_up)}. "
+            f"public columns and every other row, {changing} {likelihood(self, printed)}. "
             "Epsilon under both relations:"
         )
 
@@ -362,16 +363,6 @@ def _accountant(events: Sequence[Event]) -> str:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _round_up(value: float) -> str:
-    """Five significant digits, never below `value` (but for rounding in its ninth digit)."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    digits = 4 - math.floor(math.log10(abs(value)))
-    scaled = value * 10.0**digits
-    up = math.ceil(scaled - 1e-9 * abs(scaled))
-    return f"{up / 10.0**digits:.5g}"
 
 
 def _paragraph(title: str, body: str, width: int) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
+import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +16,7 @@ from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
 from halfmask.accounting.relations import Relation, check_relation
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
-from halfmask.mechanisms.release import Releaser
+from halfmask.mechanisms.release import Interrupted, Releaser
 from halfmask.methods.auto import Choice, Problem, choose
 from halfmask.methods.fitted import LINEAR_METHODS, LinearMethod, linear_method
 from halfmask.model import LinearModel, Model
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from halfmask.neural.distributed import Ranks
 
 METHODS = ("auto", *LINEAR_METHODS, "mlp")
+RUN = ".run"
 SPREAD_METHODS = ("one-shot", "gd", "mlp")
 """Methods whose rows may be spread over several machines."""
 
@@ -82,10 +85,10 @@ def train(
 ) -> Model:
     """Fit `table` under (epsilon, delta) and state what was promised.
 
-    With `checkpoint`, whose ledger must be that of this model alone, what the ledger holds already
-    was charged by this training before it was interrupted; mlp then goes on where it was.
-
-    Everything that can be wrong with the input is found before the ledger is charged. With `ranks`
+    Everything that can be wrong with the input is found before the ledger is charged, and the
+    whole training is one charge, made at its first release: it fits, or it costs nothing.
+    With `checkpoint` a training of mlp that was interrupted goes on there, within what it has
+    charged; the file beside it that ends in .run holds its name in the ledger. With `ranks`
     every machine makes this call on its own rows; only the first one's ledger is charged.
     """
     check_epsilon(epsilon)
@@ -103,10 +106,13 @@ def train(
     if ranks is not None:
         _check_spread(table, choice.method)
     budget = open_budget(ledger, epsilon=epsilon, delta=delta, relation=checked)
-    before = () if checkpoint is None else budget.events()
-    releaser = (
-        Releaser(budget, noise, before=before) if ranks is None else ranks.releaser(budget, noise)
-    )
+    if ranks is None:
+        stored = choice.method == "mlp" and checkpoint is not None
+        run = run_name(Path(checkpoint)) if stored and checkpoint is not None else ""
+        before = interrupted(budget, run) if stored else None
+        releaser = Releaser(budget, noise, whole_plan=True, run=run, interrupted=before)
+    else:
+        releaser = ranks.releaser(budget, noise, whole_plan=True)
     common: dict[str, Any] = {
         "encoder": encoder,
         "task": table.task,
@@ -145,6 +151,34 @@ def _check_unit(table: Table) -> None:
             f"The schema protects the units of column {unit.column!r}, and this table was encoded "
             "without them: encode it with with_unit=True."
         )
+
+
+def run_name(checkpoint: Path) -> str:
+    """The name of the training that is stored there, in the ledger; a new one where there is none.
+
+    It is on the disk before anything is charged, so that no charge loses its training.
+    """
+    file = checkpoint.with_suffix(RUN)
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("w", encoding="ascii") as written:
+            written.write(secrets.token_hex(16))
+            written.flush()
+            os.fsync(written.fileno())
+    return file.read_text(encoding="ascii").strip()
+
+
+def interrupted(budget: BudgetLedger, run: str) -> Interrupted | None:
+    """What the ledger holds of a training of that name."""
+    if not isinstance(budget, Ledger):
+        return None
+    chain = budget.verify()
+    found = next((charge for charge in chain.charges if charge.run == run), None)
+    if found is None:
+        return None
+    return Interrupted(
+        charge=found.seq, events=found.events, begun=chain.begun(found.seq), seeded=found.seeded
+    )
 
 
 def _check_spread(table: Table, method: str) -> None:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfmask.accounting.accountant import epsilon
-from halfmask.accounting.calibrate import most_steps, noise_multiplier, round_down, round_up
+from halfmask.accounting.budget import round_down, round_up
+from halfmask.accounting.calibrate import most_steps, noise_multiplier
 from halfmask.accounting.events import (
     Contribution,
     Event,

@@ -133,9 +133,9 @@ class WatchedLedger(MemoryLedger):
         super().__init__(epsilon=10.0, delta=DELTA, relation="replace")
         self.noise, self.before = noise, []
 
-    def charge(self, events, what):
+    def charge(self, events, what, **marks):
         self.before.append(self.noise.draws)
-        super().charge(events, what)
+        return super().charge(events, what, **marks)
 
 
 def draws_before_the_charge():

@@ -162,6 +162,7 @@ class _Silent(SharedReleaser):
     """Every release is zero, so that whatever else differs was not released."""
 
     def noisy(self, value: np.ndarray, noise_std: float) -> np.ndarray:
+        self.pay()
         return np.zeros(value.shape)
 
 
@@ -174,8 +175,8 @@ class WatchedRanks(ThreadRanks):
         self.sent.append(np.array(value, dtype=np.float64).tobytes())
         return super()._all(value)
 
-    def releaser(self, budget: Any, noise: Any) -> SharedReleaser:
-        return _Silent(budget, noise, self)
+    def releaser(self, budget: Any, noise: Any, *, whole_plan: bool = False) -> SharedReleaser:
+        return _Silent(budget, noise, self, whole_plan=whole_plan)
 
 
 def traffic(name: str, *, changed: bool) -> list[list[bytes]]:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from halfmask.accounting.events import PoissonGaussianEvent
+from halfmask.accounting.events import Event, PoissonGaussianEvent
 from halfmask.accounting.ledger import Ledger
 from halfmask.cli import main
 from halfmask.model import Model
@@ -75,16 +76,24 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: in
     monkeypatch.setattr(owner, name, counted)
 
 
-def charged_steps(ledger: Ledger) -> int:
-    events = ledger.events()
+def steps_of(events: Sequence[Event]) -> int:
     assert all(isinstance(event, PoissonGaussianEvent) for event in events)
     return sum(event.steps for event in events if isinstance(event, PoissonGaussianEvent))
 
 
-def finished(folder: Path, steps: int) -> None:
-    """The model's statement is what its ledger holds, and that is within the budget."""
+def begun_steps(folder: Path) -> int:
+    """Steps of which the ledger was told that they begin; the charge is that of the whole plan."""
+    chain = Ledger.open(folder / "model" / "ledger.jsonl").verify()
+    (charge,) = chain.charges
+    assert charge.run is not None
+    assert steps_of(charge.events) == STEPS
+    return steps_of(chain.begun(charge.seq))
+
+
+def finished(folder: Path) -> None:
+    """The model's statement is what its ledger holds, once, and that is within the budget."""
     ledger = Ledger.open(folder / "model" / "ledger.jsonl")
-    assert charged_steps(ledger) == steps
+    assert begun_steps(folder) == STEPS
     assert ledger.spent() <= EPSILON
     statement = Model.load(folder / "model").privacy
     assert statement.events == ledger.events()
@@ -96,8 +105,8 @@ def finished(folder: Path, steps: int) -> None:
 def test_a_training_that_was_not_interrupted_charges_its_steps_once(folder: Path) -> None:
     done = run(folder)
     assert done.exit_code == 0, done.output
-    finished(folder, STEPS)
-    assert "(8 times)" in done.output
+    finished(folder)
+    assert "160 noisy mean gradients" in " ".join(done.output.split())
     assert "interrupted" not in done.output
 
 
@@ -105,26 +114,128 @@ def test_between_two_blocks_nothing_is_lost(folder: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         stop_after(patch, Checkpoint, "save", 3)
         assert run(folder).exit_code != 0
-    assert charged_steps(Ledger.open(folder / "model" / "ledger.jsonl")) == 3 * BLOCK
+    assert begun_steps(folder) == 3 * BLOCK
     assert run(folder).exit_code == 2  # without --resume the folder is not touched
     done = run(folder, "--resume")
     assert done.exit_code == 0, done.output
-    finished(folder, STEPS)
+    finished(folder)
     assert "interrupted" in done.output
 
 
-def test_a_block_that_was_lost_is_charged_again(
+def test_a_block_that_was_lost_counts_as_taken(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice: the noise of what is left makes room for it each time."""
+    """Twice: no step is taken again, so that all of them stay within the one charge."""
+    taken = [0]
+    real = trainer._one_step
+
+    def counted(*given: Any, **named: Any) -> Any:
+        taken[0] += 1
+        return real(*given, **named)
+
+    monkeypatch.setattr(trainer, "_one_step", counted)
     for place, steps in enumerate((2 * BLOCK + 5, BLOCK + 5)):
         with monkeypatch.context() as patch:
             stop_after(patch, trainer, "_one_step", steps)
             assert run(folder, *(["--resume"] if place else [])).exit_code != 0
-    assert charged_steps(Ledger.open(folder / "model" / "ledger.jsonl")) == 5 * BLOCK
+    assert begun_steps(folder) == 5 * BLOCK
     done = run(folder, "--resume")
     assert done.exit_code == 0, done.output
-    finished(folder, STEPS + 2 * BLOCK)
+    finished(folder)
+    assert taken[0] == STEPS - 2 * (BLOCK - 5)
+
+
+def test_no_block_begins_twice_even_if_it_is_interrupted_for_ever(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine interrupted runs: each loses a block, and then none is left to take."""
+    with monkeypatch.context() as patch:
+        for place in range(8):
+            stop_after(patch, trainer, "_one_step", 1)
+            assert run(folder, *(["--resume"] if place else [])).exit_code != 0
+            assert begun_steps(folder) == (place + 1) * BLOCK
+            patch.undo()
+        stop_after(patch, trainer, "_one_step", 1)
+        done = run(folder, "--resume")
+    assert done.exit_code == 0, done.output
+    finished(folder)
+
+
+def test_an_older_checkpoint_gives_no_fresh_noise(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger, not the checkpoint, says which steps have begun."""
+    stored = folder / "model" / "checkpoint.npz"
+    with monkeypatch.context() as patch:
+        stop_after(patch, Checkpoint, "save", 2)
+        assert run(folder).exit_code != 0
+    old = stored.read_bytes()
+    with monkeypatch.context() as patch:
+        stop_after(patch, Checkpoint, "save", 3)
+        assert run(folder, "--resume").exit_code != 0
+    stored.write_bytes(old)
+    assert begun_steps(folder) == 5 * BLOCK
+    done = run(folder, "--resume")
+    assert done.exit_code == 0, done.output
+    finished(folder)
+
+
+def test_a_model_s_older_ledger_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = folder / "model" / "ledger.jsonl"
+    with monkeypatch.context() as patch:
+        stop_after(patch, Checkpoint, "save", 2)
+        assert run(folder).exit_code != 0
+    old = [file.read_bytes() for file in (book, book.with_name("ledger.jsonl.head"))]
+    with monkeypatch.context() as patch:
+        stop_after(patch, Checkpoint, "save", 1)
+        assert run(folder, "--resume").exit_code != 0
+    book.write_bytes(old[0])
+    book.with_name("ledger.jsonl.head").write_bytes(old[1])
+    refused = run(folder, "--resume")
+    assert refused.exit_code == 2
+    assert "ahead of the ledger" in " ".join(refused.output.split())
+
+
+def test_a_training_goes_on_within_its_charge_in_the_data_set_s_ledger(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a twin whose charge is just the same: each goes on within its own."""
+    file = folder / "data.jsonl"
+    book = Ledger.create(file, epsilon=3.3, delta=1e-6)
+    shared = ("--ledger", str(file))
+    with monkeypatch.context() as patch:
+        stop_after(patch, Checkpoint, "save", 3)
+        assert run(folder, *shared).exit_code != 0
+    twin = [*arguments(folder, *shared), "--out", str(folder / "twin")]
+    with monkeypatch.context() as patch:
+        stop_after(patch, trainer, "_one_step", 5)
+        assert CliRunner().invoke(main, twin).exit_code != 0
+    third = CliRunner().invoke(main, [*arguments(folder, *shared), "--out", str(folder / "third")])
+    assert third.exit_code == 3
+    assert not (folder / "third").exists()
+    done = run(folder, *shared, "--resume")
+    assert done.exit_code == 0, done.output
+    chain = book.verify()
+    assert [steps_of(charge.events) for charge in chain.charges] == [STEPS, STEPS]
+    first, second = chain.charges
+    assert steps_of(chain.begun(first.seq)) == STEPS
+    assert steps_of(chain.begun(second.seq)) == BLOCK
+    assert Model.load(folder / "model").privacy.events == first.events
+    assert CliRunner().invoke(main, [*twin, "--resume"]).exit_code == 0
+    assert steps_of(book.verify().begun(second.seq)) == STEPS
+    assert not list((folder / "model").glob("checkpoint*"))
+
+
+def test_a_finished_model_of_another_method_does_not_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gd releases without telling which parts have begun: what it has charged is spent."""
+    gd = [word if word != "mlp" else "gd" for word in arguments(folder)]
+    assert CliRunner().invoke(main, gd).exit_code == 0
+    (folder / "model" / "model.json").unlink()
+    again = CliRunner().invoke(main, [*gd, "--resume"])
+    assert again.exit_code == 3
+    assert run(folder, "--resume").exit_code == 3
 
 
 def test_a_seeded_run_goes_on_bit_for_bit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +293,5 @@ def test_a_killed_process_goes_on(folder: Path) -> None:
         pytest.skip("the training ended before it could be killed")
     done = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    charged = charged_steps(Ledger.open(folder / "model" / "ledger.jsonl"))
-    assert charged in (STEPS, STEPS + BLOCK)
-    finished(folder, charged)
+    finished(folder)
     assert json.loads(done.stdout)["privacy"]["notes"]

@@ -12,33 +12,13 @@ from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 
 from halfmask.accounting.accountant import epsilon as account
+from halfmask.accounting.budget import printed, round_down
 from halfmask.accounting.events import Contribution, Event, PoissonGaussianEvent
 from halfmask.accounting.gaussian import check_delta, check_epsilon, gaussian_mu
 from halfmask.accounting.relations import Relation, check_relation
 from halfmask.errors import AccountingError
 
-DIGITS = 5
 _TOLERANCE = 5e-4  # relative, on epsilon
-
-
-def round_up(epsilon: float) -> float:
-    """`epsilon` rounded up to `DIGITS` significant digits, for printing."""
-    return _rounded(epsilon, math.ceil)
-
-
-def round_down(epsilon: float) -> float:
-    """`epsilon` rounded down to `DIGITS` significant digits, for calibrating."""
-    return _rounded(epsilon, math.floor)
-
-
-def _rounded(value: float, whole: Callable[[float], int]) -> float:
-    if value == 0 or not math.isfinite(value):
-        return value
-    places = DIGITS - 1 - math.floor(math.log10(value))
-    nearest = float(f"{value:.{DIGITS - 1}e}")
-    if math.isclose(nearest, value, rel_tol=1e-12):
-        return nearest  # already that short: 0.1 must not become 0.10001
-    return float(f"{whole(value * 10.0**places) / 10.0**places:.{DIGITS - 1}e}")
 
 
 def noise_multiplier(
@@ -79,7 +59,7 @@ def _least_noise(
     already = account(spent, delta=delta, relation=relation) if spent else 0.0
     if already >= target:
         raise AccountingError(
-            f"epsilon={epsilon:g} is spent already ({round_up(already):g} at delta={delta:g}): "
+            f"epsilon={epsilon:g} is spent already ({printed(already)} at delta={delta:g}): "
             "no noise is large enough for a further step."
         )
 
@@ -101,7 +81,7 @@ def _least_noise(
     found = _falling_root(cost, target, guess, least=already)
     if found is None:
         raise AccountingError(
-            f"epsilon={epsilon:g} is all but spent ({round_up(already):g} at delta={delta:g}): "
+            f"epsilon={epsilon:g} is all but spent ({printed(already)} at delta={delta:g}): "
             "no noise is large enough for a further step."
         )
     return found

@@ -6,7 +6,9 @@ An event never changes its meaning, never holds a value of the data, and survive
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from numbers import Integral
 from typing import Any, Literal
 
@@ -99,6 +101,32 @@ class RandomizedResponseEvent:
 
 
 Event = GaussianEvent | PoissonGaussianEvent | RandomizedResponseEvent
+
+
+def covers(paid: Sequence[Event], used: Sequence[Event]) -> bool:
+    """Whether everything in `used` was paid for by `paid`, at every delta and in exact arithmetic.
+
+    Gaussian releases are worth their squares, whatever their order; others are worth their like.
+    """
+    have, need = _worth(paid), _worth(used)
+    return all(amount <= have.get(kind, 0) for kind, amount in need.items())
+
+
+def _worth(events: Sequence[Event]) -> dict[object, Fraction]:
+    worth: dict[object, Fraction] = {}
+    for event in events:
+        if isinstance(event, GaussianEvent):
+            for name in ("replace", "withhold"):
+                square = Fraction(float(getattr(event, name))) ** 2
+                worth[name] = worth.get(name, Fraction(0)) + int(event.count) * square
+        elif isinstance(event, PoissonGaussianEvent):
+            step = replace(event, steps=1)
+            worth[step] = worth.get(step, Fraction(0)) + int(event.steps)
+        else:
+            answer = replace(event, count=1)
+            worth[answer] = worth.get(answer, Fraction(0)) + int(event.count)
+    return worth
+
 
 _KINDS: dict[str, type[Event]] = {
     "gaussian": GaussianEvent,

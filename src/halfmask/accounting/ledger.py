@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
-from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEvent
+from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEvent, covers
 from halfmask.accounting.ledger_chain import (
     Chain,
     Entry,
@@ -37,7 +39,7 @@ from halfmask.accounting.ledger_file import (
     write_head,
 )
 from halfmask.accounting.relations import Relation, check_relation
-from halfmask.errors import BudgetExceededError, InputError, LedgerError
+from halfmask.errors import AccountingError, BudgetExceededError, InputError, LedgerError
 
 _SLACK = 1e-9  # calibration lands on the budget itself; rounding must not refuse it
 
@@ -66,8 +68,18 @@ class BudgetLedger(ABC):
     relation: Relation
 
     @abstractmethod
-    def charge(self, events: Sequence[Event], what: str) -> None:
-        """Record `events` or raise BudgetExceededError; release only after it has returned."""
+    def charge(
+        self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
+    ) -> int:
+        """Record `events` or raise BudgetExceededError; release only after it has returned.
+
+        `seeded` says that the noise can be drawn again. Of a charge for a named `run`
+        nothing may be released before `begin_part` has returned. Returns the number of the charge.
+        """
+
+    @abstractmethod
+    def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
+        """Record that `events`, a part of the charge of that number, are about to be released."""
 
     @abstractmethod
     def events(self) -> tuple[Event, ...]:
@@ -88,6 +100,10 @@ class BudgetLedger(ABC):
             for event in self.events()
         )
 
+    def check_room(self, events: Sequence[Event]) -> None:
+        """Raise BudgetExceededError where `events` do not fit now; charges nothing."""
+        self._check(self.events(), events, "The ledger")
+
     def _check(self, before: Sequence[Event], asked: Sequence[Event], name: str) -> None:
         total = _composed([*before, *asked], self.delta, self.relation)
         if total <= self.epsilon * (1 + _SLACK):
@@ -105,21 +121,71 @@ class BudgetLedger(ABC):
 
 
 class MemoryLedger(BudgetLedger):
-    """A ledger that lives as long as its process; for fits whose caller keeps no file."""
+    """A ledger that lives as long as its process; for fits whose caller keeps no file.
+
+    There is one of it wherever it goes: threads take turns, copies are the ledger itself, and
+    another process can neither be sent one nor charge what it inherited by a fork.
+    """
 
     def __init__(self, *, epsilon: float, delta: float, relation: Relation = "replace") -> None:
         self.relation = _check_budget(epsilon, delta, relation)
         self.epsilon, self.delta = float(epsilon), float(delta)
-        self._events: tuple[Event, ...] = ()
+        self._charges: tuple[tuple[Event, ...], ...] = ()
+        self._begun: dict[int, tuple[Event, ...]] = {}
+        self._lock = threading.RLock()
+        self._process = os.getpid()
 
-    def charge(self, events: Sequence[Event], what: str) -> None:
+    def charge(
+        self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
+    ) -> int:
         """Record `events`, or raise BudgetExceededError and record nothing."""
-        self._check(self._events, events, "The ledger")
-        self._events = (*self._events, *events)
+        self._stay_in_process()
+        with self._lock:
+            self._check(self.events(), events, "The ledger")
+            self._charges = (*self._charges, tuple(events))
+            number = len(self._charges)
+            if run is not None:
+                self._begun[number] = ()
+            return number
+
+    def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
+        """Record that a part of a charge begins."""
+        self._stay_in_process()
+        with self._lock:
+            if charge not in self._begun:
+                raise AccountingError(f"Charge {charge} was not made for a run.")
+            begun = (*self._begun[charge], *events)
+            _check_part(self._charges[charge - 1], begun)
+            self._begun[charge] = begun
 
     def events(self) -> tuple[Event, ...]:
         """Everything charged so far."""
-        return self._events
+        return tuple(event for charge in self._charges for event in charge)
+
+    def _stay_in_process(self) -> None:
+        # Before the lock: a fork may have copied it while another thread held it.
+        if os.getpid() != self._process:
+            raise LedgerError(f"This ledger was made in another process. {_USE_A_FILE}")
+
+    def __copy__(self) -> MemoryLedger:
+        return self
+
+    def __deepcopy__(self, memo: object) -> MemoryLedger:
+        return self
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise LedgerError(f"A MemoryLedger cannot be pickled or sent elsewhere. {_USE_A_FILE}")
+
+
+_USE_A_FILE = (
+    "A copy of it could spend the same budget again; nothing was charged or released. Use a ledger "
+    "file, which all processes share: make one with `halfmask ledger create` and pass its path."
+)
+
+
+def _check_part(paid: Sequence[Event], begun: Sequence[Event]) -> None:
+    if not covers(paid, begun):
+        raise AccountingError("More would be released than this training has charged.")
 
 
 class Ledger(BudgetLedger):
@@ -196,7 +262,9 @@ class Ledger(BudgetLedger):
             )
         return ledger
 
-    def charge(self, events: Sequence[Event], what: str) -> None:
+    def charge(
+        self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
+    ) -> int:
         """Record `events` durably, or raise: then nothing may be released.
 
         Order: the line, fsync, the head, fsync. Whatever interrupts it leaves either no trace, a
@@ -205,16 +273,48 @@ class Ledger(BudgetLedger):
         asked = tuple(events)
         with locked(self.path, write=True) as fd:
             chain = self._verified(fd)
-            before = [event for entry in chain.entries for event in entry.events]
-            self._check(before, asked, self.path.name)
-            line = entry_line(head=chain.head, time=_now(), what=str(what), events=asked)
-            entry = parse_entry(line, chain.head, self.path.name)
-            if chain.torn_bytes or chain.head_behind:
-                cut(fd, chain.size)
-                write_head(self.path, chain.head)
-            append(fd, line)
-            self._seen = Head(count=entry.seq, hash=entry.hash)
-            write_head(self.path, self._seen)
+            self._check(_events(chain), asked, self.path.name)
+            return self._write(fd, chain, what, asked, seeded=seeded, run=run)
+
+    def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
+        """Record durably that a part of a charge begins; what has begun is never begun again."""
+        asked = tuple(events)
+        with locked(self.path, write=True) as fd:
+            chain = self._verified(fd)
+            paid = next((e for e in chain.charges if e.seq == charge and e.run is not None), None)
+            if paid is None:
+                raise AccountingError(f"Charge {charge} was not made for a run.")
+            _check_part(paid.events, (*chain.begun(charge), *asked))
+            self._write(fd, chain, what, asked, seeded=paid.seeded, part_of=charge)
+
+    def _write(
+        self,
+        fd: int,
+        chain: Chain,
+        what: str,
+        events: tuple[Event, ...],
+        *,
+        seeded: bool,
+        run: str | None = None,
+        part_of: int | None = None,
+    ) -> int:
+        line = entry_line(
+            head=chain.head,
+            time=_now(),
+            what=str(what),
+            events=events,
+            seeded=seeded,
+            run=run,
+            part_of=part_of,
+        )
+        entry = parse_entry(line, chain.head, self.path.name)
+        if chain.torn_bytes or chain.head_behind:
+            cut(fd, chain.size)
+            write_head(self.path, chain.head)
+        append(fd, line)
+        self._seen = Head(count=entry.seq, hash=entry.hash)
+        write_head(self.path, self._seen)
+        return entry.seq
 
     def verify(self) -> Chain:
         """Read the whole file again; raises LedgerError where it cannot be trusted."""
@@ -223,11 +323,15 @@ class Ledger(BudgetLedger):
 
     def entries(self) -> tuple[Entry, ...]:
         """Every charge, in order."""
-        return self.verify().entries
+        return self.verify().charges
 
     def events(self) -> tuple[Event, ...]:
         """Everything charged so far, by any process."""
-        return tuple(event for entry in self.entries() for event in entry.events)
+        return _events(self.verify())
+
+    def check_room(self, events: Sequence[Event]) -> None:
+        """Raise BudgetExceededError where `events` do not fit now; charges nothing."""
+        self._check(self.events(), events, self.path.name)
 
     def _verified(self, fd: int) -> Chain:
         chain = parse_chain(read_all(fd), read_head(self.path), self.path.name)
@@ -240,6 +344,10 @@ class Ledger(BudgetLedger):
             )
         self._seen = chain.head
         return chain
+
+
+def _events(chain: Chain) -> tuple[Event, ...]:
+    return tuple(event for entry in chain.charges for event in entry.events)
 
 
 def _now() -> str:

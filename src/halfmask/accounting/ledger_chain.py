@@ -4,6 +4,8 @@
      "id":..,"hash":..}
     {"seq":1,"time":..,"what":..,"events":[..],"previous":<hash above>,"hash":..}
 
+A charge may also say `"seeded":true` (its noise can be drawn again) and `"run":<id>`: then nothing
+is released of it before a further line `"part_of":<seq>` says which part of the run has begun.
 Each hash is SHA-256 over the line without its hash, and a line must be spelled exactly as it was
 written, so no byte can change unnoticed. The head (count and hash of the last acknowledged charge)
 lies in a second file: without it the removal of whole lines at the end could not be seen.
@@ -43,7 +45,7 @@ class Header:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One charge."""
+    """One charge, or the beginning of a part of an earlier one (`part_of`), which costs nothing."""
 
     seq: int
     time: str
@@ -51,6 +53,9 @@ class Entry:
     events: tuple[Event, ...]
     previous: str
     hash: str
+    seeded: bool = False
+    run: str | None = None
+    part_of: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +77,15 @@ class Chain:
     head_behind: (
         bool  # the last line is whole, but its writer was stopped before the head was written
     )
+
+    @property
+    def charges(self) -> tuple[Entry, ...]:
+        """What was charged, in order."""
+        return tuple(entry for entry in self.entries if entry.part_of is None)
+
+    def begun(self, seq: int) -> tuple[Event, ...]:
+        """What has begun of the charge `seq`, which was made for a run."""
+        return tuple(e for entry in self.entries if entry.part_of == seq for e in entry.events)
 
     @property
     def head(self) -> Head:
@@ -111,17 +125,31 @@ def header_line(*, epsilon: float, delta: float, relation: Relation, created: st
     )
 
 
-def entry_line(*, head: Head, time: str, what: str, events: tuple[Event, ...]) -> bytes:
-    """The line of the charge that follows `head`."""
-    return _sealed(
-        {
-            "seq": head.count + 1,
-            "time": time,
-            "what": what,
-            "events": [event_to_json(event) for event in events],
-            "previous": head.hash,
-        }
-    )
+def entry_line(
+    *,
+    head: Head,
+    time: str,
+    what: str,
+    events: tuple[Event, ...],
+    seeded: bool = False,
+    run: str | None = None,
+    part_of: int | None = None,
+) -> bytes:
+    """The line that follows `head`: a charge, or the beginning of a part of one."""
+    fields: dict[str, Any] = {
+        "seq": head.count + 1,
+        "time": time,
+        "what": what,
+        "events": [event_to_json(event) for event in events],
+    }
+    # Marks are written where they say something: lines of older ledgers have none.
+    if seeded:
+        fields["seeded"] = True
+    if run is not None:
+        fields["run"] = run
+    if part_of is not None:
+        fields["part_of"] = part_of
+    return _sealed({**fields, "previous": head.hash})
 
 
 def head_text(head: Head) -> bytes:
@@ -197,6 +225,9 @@ def parse_entry(line: bytes, head: Head, where: str) -> Entry:
         raise LedgerError(
             f"{where} holds an event unknown to this halfmask. Use the halfmask that wrote it."
         ) from None
+    part_of = fields.get("part_of")
+    if part_of is not None and not (type(part_of) is int and 1 <= part_of <= head.count):
+        raise LedgerError(f"{where} is part of a charge that does not come before it. {_RESTORE}")
     return Entry(
         seq=fields["seq"],
         time=fields["time"],
@@ -204,6 +235,9 @@ def parse_entry(line: bytes, head: Head, where: str) -> Entry:
         events=events,
         previous=fields["previous"],
         hash=fields["hash"],
+        seeded=fields.get("seeded") is True,
+        run=fields.get("run"),
+        part_of=part_of,
     )
 
 

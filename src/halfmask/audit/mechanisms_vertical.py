@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
 from halfmask.audit.games import FitGame, enough_runs
@@ -17,8 +17,6 @@ from halfmask.mechanisms.release import Releaser
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise
 
 _ROUNDS = 2
-# The ledger composes with a little rounding up.
-_HAIR = 1 - 1e-9
 
 
 def _shares(
@@ -55,7 +53,7 @@ def _shares(
 
 def _ratio(noise: str, epsilon: float, delta: float, relation: Relation) -> float:
     """μ for a replaced row, by which parties are calibrated; withheld, `row` costs 1/√2 of it."""
-    mu = gaussian_mu(epsilon, delta) * _HAIR
+    mu = Budget(epsilon=epsilon, delta=delta).mu
     return mu * np.sqrt(2) if noise == "row" and relation == "withhold" else mu
 
 
@@ -134,7 +132,7 @@ def experts(epsilon: float, delta: float, relation: Relation) -> Game:
 
     config = NewtonConfig(prior_reach=1e-12)
     rows = ExpertRows(row_norm=1.0, nonnegative=False, label_private=True, target_excess=200.0)
-    mu = gaussian_mu(epsilon, delta) * _HAIR
+    mu = Budget(epsilon=epsilon, delta=delta).mu
     ratio = mu
     if relation == "withhold":
         ratio = mu / expert_costs(rows, 1.0, config).withhold

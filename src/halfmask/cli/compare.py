@@ -184,19 +184,21 @@ def _shown(result: Mapping[str, Any]) -> object:
     from rich.console import Group
     from rich.table import Table
 
+    from halfmask.accounting.budget import printed
+
     rows = result["methods"]
     left_out = {"method", "auto", "epsilon", "seconds", "model", "test_rows"}
     metrics = [name for name in rows[0] if name not in left_out]
     title = (
-        f"Budget of all together: epsilon {result['spent']:.5g} of {result['epsilon']:g} at delta "
-        f"{result['delta']:g} ({result['relation']})"
+        f"Budget of all together: epsilon {printed(result['spent'])} of {result['epsilon']:g} "
+        f"at delta {result['delta']:g} ({result['relation']})"
     )
     table = Table(title=title)
     for heading in ("method", "epsilon", *(name.replace("_", " ") for name in metrics), "seconds"):
         table.add_column(heading)
     for row in rows:
         measured = ["undefined" if row[m] is None else f"{row[m]:.4f}" for m in metrics]
-        table.add_row(_name(row), f"{row['epsilon']:.5g}", *measured, f"{row['seconds']}")
+        table.add_row(_name(row), printed(row["epsilon"]), *measured, f"{row['seconds']}")
     words: list[Any] = [table]
     words += [NOT_COVERED] if metrics else []
     if result["ledger"]:

@@ -59,6 +59,7 @@ def show(*, file: Path, as_json: bool) -> None:
                 "seq": entry.seq,
                 "time": entry.time,
                 "what": entry.what,
+                "seeded": entry.seeded,
                 "events": [event_to_json(event) for event in entry.events],
             }
             for entry in entries
@@ -67,7 +68,8 @@ def show(*, file: Path, as_json: bool) -> None:
     lines = [f"{file}: {_words(book)}, created {book.created}"]
     for entry in entries:
         charged = "; ".join(describe(event) for event in entry.events) or "nothing"
-        lines.append(f"  {entry.seq:>3}  {entry.time}  {entry.what}: {charged}")
+        seeded = "; NOT PRIVATE: seeded noise can be drawn again" if entry.seeded else ""
+        lines.append(f"  {entry.seq:>3}  {entry.time}  {entry.what}: {charged}{seeded}")
     lines.append(f"spent epsilon {spent:.6g}, left {data['left']:.6g}")
     if not adaptive:
         lines.append(_FIXED_BEFOREHAND)
@@ -86,11 +88,11 @@ def verify(*, file: Path, as_json: bool) -> None:
     data = {
         **_budget(file, book),
         "valid": True,
-        "charges": len(chain.entries),
+        "charges": len(chain.charges),
         "torn_bytes": chain.torn_bytes,
         "head_behind": chain.head_behind,
     }
-    lines = [f"{file}: intact, {len(chain.entries)} charges"]
+    lines = [f"{file}: intact, {len(chain.charges)} charges"]
     if chain.torn_bytes:
         lines.append(
             f"A charge was interrupted while it was written ({chain.torn_bytes} bytes); nothing "

@@ -18,7 +18,7 @@ from halfmask.cli.rows import machines, training_rows
 CHECKPOINT = "checkpoint.npz"
 
 if TYPE_CHECKING:
-    from halfmask.accounting.ledger import BudgetLedger
+    from halfmask.accounting.ledger import BudgetLedger, Ledger
 
 
 @click.command()
@@ -52,7 +52,7 @@ def train(
     from halfmask.mechanisms.shards import ALONE, rows_in_all
     from halfmask.model_ledger import OWN, link_ledger
     from halfmask.schema import Schema
-    from halfmask.training import choose_method, whole_seconds
+    from halfmask.training import RUN, choose_method, whole_seconds
     from halfmask.training import train as fit
 
     check_epsilon(epsilon)
@@ -85,14 +85,14 @@ def train(
                 encoder=encoder,
                 ledger=ledger,
                 ranks=ranks,
-                # In a data set's ledger other trainings' charges cannot be told from this one's.
-                checkpoint=None if ranks or ledger_file else out / CHECKPOINT,
+                checkpoint=None if ranks else out / CHECKPOINT,
             )
         if not leads:
             return
     seconds = whole_seconds(started)
     model.save(out)
-    (out / CHECKPOINT).unlink(missing_ok=True)
+    for stored in (out / CHECKPOINT, (out / CHECKPOINT).with_suffix(RUN)):
+        stored.unlink(missing_ok=True)
     charged = ledger_file or out / OWN
     link_ledger(out, charged)
     result = {
@@ -141,20 +141,31 @@ def _ledger(
         checked = check_relation(relation)
         yield MemoryLedger(epsilon=epsilon, delta=delta, relation=checked)
         return
-    if ledger_file is not None:
-        yield Ledger.open(ledger_file)
-        return
     fresh = not out.exists()
-    out.mkdir(parents=True, exist_ok=True)
-    ledger = Ledger.open_or_create(
-        out / OWN, epsilon=epsilon, delta=delta, relation=check_relation(relation)
-    )
+    if ledger_file is not None:
+        ledger = Ledger.open(ledger_file)
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        ledger = Ledger.open_or_create(
+            out / OWN, epsilon=epsilon, delta=delta, relation=check_relation(relation)
+        )
     try:
         yield ledger
     except HalfmaskError:
-        if fresh and not ledger.events():
+        if fresh and out.exists() and not _charged(out, ledger):
             shutil.rmtree(out)
         raise
+
+
+def _charged(out: Path, ledger: Ledger) -> bool:
+    """Whether the ledger holds something of the training in this folder."""
+    from halfmask.model_ledger import OWN
+    from halfmask.training import RUN
+
+    if (out / OWN).exists():
+        return bool(ledger.events())
+    run = (out / CHECKPOINT).with_suffix(RUN)
+    return run.exists() and any(entry.run == run.read_text() for entry in ledger.entries())
 
 
 def _check_folder(out: Path, resume: bool) -> None:

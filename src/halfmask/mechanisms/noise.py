@@ -108,6 +108,13 @@ def public_generator(unsafe_seed: int | None = None) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
+def padding_generator(noise: NoiseSource) -> np.random.Generator:
+    """Randomness for padding of private rows: secret like the noise, and drawn apart from it."""
+    if noise.secure:
+        return np.random.default_rng()
+    return np.random.default_rng((noise.uniform(4) * 2**32).astype(np.uint64))
+
+
 def noise_grid(noise_std: float) -> float:
     """The power of two between noise_std·2⁻³³ and noise_std·2⁻³² on which values and noise live."""
     if not (math.isfinite(noise_std) and noise_std > 0):

@@ -33,7 +33,7 @@ class RowContributions(Protocol):
 
 
 class PrivateStep:
-    """`steps` Poisson-sampled, clipped and noised means, paid for when this object is made.
+    """`steps` Poisson-sampled, clipped and noised means, paid for before the first is drawn.
 
     `rows` is the number of protected units (rows, or persons). The divisor is the expected batch
     size rate·rows; an empty batch releases noise. Contributions that are not finite count as zero.
@@ -54,6 +54,7 @@ class PrivateStep:
         what: str,
         reserve: float = SUM_RESERVE,
         rows_in_all: int | None = None,
+        in_parts: bool = False,
     ) -> None:
         if rows < 1:
             raise InputError(f"Expected at least one row, got {rows}.")
@@ -64,8 +65,8 @@ class PrivateStep:
         event = PoissonGaussianEvent(
             noise_multiplier=noise_multiplier, rate=rate, steps=steps, contribution=contribution
         )
-        releaser.charge(event, what)
-        self._noise, self._noisy = releaser.noise, releaser.noisy
+        releaser.open(event, what, in_parts=in_parts)
+        self._noise, self._noisy, self._pay = releaser.noise, releaser.noisy, releaser.pay
         self._rows = rows
         self._rows_in_all = rows if rows_in_all is None else rows_in_all
         self._rate = rate
@@ -78,6 +79,7 @@ class PrivateStep:
         """The next noisy mean: (Σ clipped rows of a Poisson batch + noise) / (rate·rows)."""
         if self._left < 1:
             raise AccountingError("All steps that were paid for are used up.")
+        self._pay()  # before a row is drawn
         self._left -= 1
         batch = poisson_rows(self._rows, self._rate, self._noise)
         weights = clip_weights(contributions.norms(batch), self._clip_norm)

@@ -6,14 +6,15 @@ Guarantee: docs/proofs/gaussian.md and docs/proofs/floating_point.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halfmask.accounting.events import Event, GaussianEvent
+from halfmask.accounting.events import Event, GaussianEvent, RandomizedResponseEvent
 from halfmask.accounting.relations import Relation
 from halfmask.errors import AccountingError, InputError
 from halfmask.mechanisms.noise import NoiseSource, add_gaussian, noise_grid
@@ -32,8 +33,26 @@ class Budget(Protocol):
     def relation(self) -> Relation:
         """The relation under which the budget is kept."""
 
-    def charge(self, events: Sequence[Event], what: str) -> None:
+    def charge(
+        self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
+    ) -> int:
         """Durably charge `events` before anything is released, or raise BudgetExceededError."""
+
+    def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
+        """Durably record that a part of a charge for a run is about to be released."""
+
+    def check_room(self, events: Sequence[Event]) -> None:
+        """Raise BudgetExceededError where `events` do not fit now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupted:
+    """The charge of a training that ended before its time, and what of it has begun."""
+
+    charge: int
+    events: tuple[Event, ...]
+    begun: tuple[Event, ...]
+    seeded: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,30 +86,45 @@ class Sensitivity:
 
 
 INTERRUPTED = (
-    "This training was interrupted. What it had charged before is in the numbers above; the noise "
-    "of the rest was set by what was left, so they hold if nobody interrupted it because of "
-    "something it had released."
+    "This training was interrupted and went on within what it had charged: steps that were lost "
+    "count as taken, and the numbers above hold whenever and why ever it was interrupted."
 )
 
 
 class Releaser:
     """Couples a budget with a source of noise; remembers, as pure data, what was released.
 
+    With `whole_plan`, as in every training, all that is opened before the first release is one
+    plan: it is charged as one entry at that release, or refused as a whole and costs nothing.
+    Nothing can be opened afterwards. Without it each thing is charged when it is opened.
+    A training that tells the ledger which parts of it begin can go on after an interruption: `run`
+    is its name there, and `interrupted` what the ledger holds of it.
     Where rows are spread over several machines, `shards` says so and statistics are those of this
-    machine's rows (see halfmask.neural.distributed); `notes` belong into a statement. A training
-    that goes on after an interruption hands over the events that it charged `before`.
+    machine's rows (see halfmask.neural.distributed); `notes` belong into a statement.
+    Guarantee: docs/proofs/ledger.md.
     """
 
     shards: Shards = ALONE
     notes: tuple[str, ...] = ()
 
-    def __init__(self, budget: Budget, noise: NoiseSource, *, before: Sequence[Event] = ()) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        noise: NoiseSource,
+        *,
+        whole_plan: bool = False,
+        run: str = "",
+        interrupted: Interrupted | None = None,
+    ) -> None:
         self._budget = budget
         self.noise = noise
-        self._events: list[Event] = list(before)
-        self._released = ["what was released before the interruption"] if before else []
-        if before:
-            self.notes = (INTERRUPTED,)
+        self.whole_plan = whole_plan
+        self._run, self._interrupted = run, interrupted
+        self._events: list[Event] = []
+        self._released: list[str] = []
+        self._plan: list[tuple[Event, str]] = []
+        self._in_parts = False
+        self._charge: int | None = None
 
     @property
     def relation(self) -> Relation:
@@ -108,10 +142,70 @@ class Releaser:
         return tuple(self._released)
 
     def charge(self, event: Event, what: str) -> None:
-        """Charge one event; the caller may release only after this returns."""
-        self._budget.charge([event], what)
-        self._events.append(event)
-        self._released.append(what)
+        """Charge one event now; the caller may release only after this returns."""
+        self.open(event, what)
+        self.pay()
+
+    def open(self, event: Event, what: str, *, in_parts: bool = False) -> None:
+        """Take one event into the plan; whoever releases it calls `pay` first.
+
+        `in_parts`: the caller also calls `begin_part` before each part of it.
+        """
+        if self.whole_plan and self._events:
+            raise AccountingError(
+                "A training charges its whole plan before its first release: open this earlier."
+            )
+        planned = [*self._plan, (event, what)]
+        if self.whole_plan:
+            self._check_room([each for each, _ in planned])
+        self._plan, self._in_parts = planned, in_parts
+        if not self.whole_plan:
+            self.pay()
+
+    def pay(self) -> None:
+        """Charge everything that is open and not charged yet, as one entry, or raise."""
+        if not self._plan:
+            return
+        plan, self._plan = self._plan, []
+        try:
+            self._pay([event for event, _ in plan], "; ".join(_counted(what for _, what in plan)))
+        except BaseException:
+            # What was refused stays open: the next release asks again. Without a plan it is gone.
+            self._plan = plan if self.whole_plan else []
+            raise
+        self._events += [event for event, _ in plan]
+        self._released += [what for _, what in plan]
+
+    def _check_room(self, events: Sequence[Event]) -> None:
+        """Refuse a plan before work is put into it; what counts is the charge."""
+        if self.goes_on(events) is None:
+            self._budget.check_room(events)
+
+    def _pay(self, events: Sequence[Event], what: str) -> None:
+        before = self.goes_on(events)
+        if before is not None:
+            self._charge, self.notes = before.charge, (*self.notes, INTERRUPTED)
+            return
+        seeded = not self.noise.secure
+        if self._in_parts:
+            self._charge = self._budget.charge(events, what, seeded=seeded, run=self._run)
+        elif seeded:
+            self._budget.charge(events, what, seeded=True)
+        else:
+            self._budget.charge(events, what)
+
+    def goes_on(self, events: Sequence[Event]) -> Interrupted | None:
+        """The interrupted run, if this is its plan."""
+        before = self._interrupted
+        if before is None or tuple(events) != before.events:
+            return None
+        return before if before.seeded != self.noise.secure else None
+
+    def begin_part(self, event: Event, what: str) -> None:
+        """Record durably that a part of the plan is about to be released."""
+        self.pay()
+        assert self._charge is not None
+        self._budget.begin_part(self._charge, [event], what)
 
     def gaussian(
         self, value: Floats, *, sensitivity: Sensitivity, noise_std: float, what: str
@@ -134,12 +228,34 @@ class Releaser:
             withhold=sensitivity.withhold / noise_std,
             count=count,
         )
-        self.charge(event, what)
+        self.open(event, what)
         return GaussianSeries(sensitivity, noise_std, count, self.noise, add=self.noisy)
 
+    def randomised_response(self, answers: Floats, *, epsilon: float, what: str) -> Floats:
+        """0/1 `answers`, each flipped with probability 1/(1 + e^ε); charged first.
+
+        Guarantee: docs/proofs/randomized_response.md.
+        """
+        if not (math.isfinite(epsilon) and epsilon > 0):
+            raise InputError(f"Expected an epsilon > 0 for randomised response, got {epsilon}.")
+        values = np.asarray(answers, dtype=np.float64)
+        if not np.isin(values, (0.0, 1.0)).all():
+            raise InputError("Expected answers of two kinds as 0 and 1.")
+        self.open(RandomizedResponseEvent(epsilon=epsilon, categories=2), what)
+        self.pay()
+        flipped = self.noise.uniform(len(values)) < 1 / (1 + math.exp(epsilon))
+        return np.where(flipped, 1 - values, values)
+
     def noisy(self, value: Floats, noise_std: float) -> Floats:
-        """`value` with noise that was charged already: for mechanisms, not for methods."""
+        """`value` with noise that is charged by now: for mechanisms, not for methods."""
+        self.pay()
         return add_gaussian(value, noise_std, self.noise)
+
+
+def _counted(words: Iterable[str]) -> list[str]:
+    """The words in order, those that follow their likes counted."""
+    groups = [(word, len(list(same))) for word, same in groupby(words)]
+    return [word if count == 1 else f"{word} ({count} times)" for word, count in groups]
 
 
 class GaussianSeries:

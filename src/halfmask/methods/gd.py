@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.losses import Loss, clip_slopes, default_loss, in_ball, loss_named
 from halfmask.mechanisms.release import Releaser
@@ -34,9 +34,6 @@ from halfmask.table import Table
 
 Floats = NDArray[np.float64]
 Aggregate = Literal["last", "average", "tail"]
-
-# Relative reserve for the rounding of calibrated noise, far below anything a user can see.
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +133,7 @@ def fit_gd(
         raise InputError("Nothing is private: any ordinary method serves better.")
     if table.n == 0:
         raise InputError("The table has no rows: there is nothing to fit.")
-    mu = gaussian_mu(epsilon, delta) * (1 - _ROUNDING)
+    mu = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation).mu
     rows = weighed_by_unit(
         unit_rows(table, precondition=config.precondition, shards=shards),
         table,
@@ -173,7 +170,7 @@ def starts_from_public(table: Table) -> bool:
 
 
 class Descent:
-    """One run: picks the one bound that applies, charges it in full, then descends."""
+    """One run: picks the one bound that applies, opens all its releases, then descends."""
 
     def __init__(
         self,
@@ -224,6 +221,10 @@ class Descent:
         self.sensitivity = sensitivity
         self._fixed: Floats | None = None
         self.details = self._public_facts(noise_std, count)
+
+    def start_from(self, offset: Floats) -> None:
+        """Descend from these scores of each row: the bounds hold whatever they are."""
+        self._rows = replace(self._rows, offset=offset)
 
     def _time(self, mu: float, reach: float) -> float:
         """How long to descend until noise alone moves a score by `spread`."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.losses import in_ball
 from halfmask.mechanisms.noise import public_generator
@@ -31,8 +31,6 @@ Floats = NDArray[np.float64]
 Order = Literal["passes", "uniform"]
 
 _RADIUS = 6.0
-# Rounding in sensitivity / std must not lift the charge above the budget it was calibrated to.
-_ROUNDING = 1e-9
 # Draws of one example beyond this likelihood are left out: no noise is planned for them.
 _RARE = 1e-12
 
@@ -89,16 +87,21 @@ def fit_label_span(
     planned = uses < len(shares)
     examples, uses = examples[planned], uses[planned]
     sensitivity = label_sensitivity(rows)
-    std = sensitivity.under(releaser.relation) / gaussian_mu(epsilon, delta) * (1 + _ROUNDING)
-    copies = np.zeros((len(examples), rows.shape[0]))
-    for use, share in enumerate(shares):
-        here = uses == use
-        copies[here] = releaser.gaussian(
-            rows.loss.fixed_slope(rows.target[examples[here]]),
+    budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
+    std = sensitivity.under(releaser.relation) / budget.mu
+    series = [
+        releaser.gaussian_series(
             sensitivity=sensitivity,
             noise_std=std / math.sqrt(share),
+            count=1,
             what=f"noisy copy {use + 1} of the labels",
         )
+        for use, share in enumerate(shares)
+    ]
+    copies = np.zeros((len(examples), rows.shape[0]))
+    for use, one in enumerate(series):
+        here = uses == use
+        copies[here] = one.release(rows.loss.fixed_slope(rows.target[examples[here]]))
     if rows.shape[0] > 1:
         # Slopes of all labels sum to zero over the classes: noise outside their span is dropped.
         copies -= copies.mean(axis=1, keepdims=True)

@@ -14,12 +14,13 @@ Guarantee: docs/proofs/one_shot.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.budget import Budget
 from halfmask.encoding import Scaled, declared
 from halfmask.errors import InputError
 from halfmask.mechanisms.clipping import clip_rows
@@ -35,7 +36,7 @@ from halfmask.methods.public_basis import PublicBasis, public_basis
 from halfmask.methods.released_moments import (
     Moments,
     check_rows,
-    release_moments,
+    plan_moments,
     released_numbers,
 )
 from halfmask.table import Table
@@ -76,6 +77,24 @@ def fit_one_shot(
 ) -> LinearFit:
     """A linear model from one Gaussian release under (epsilon, delta) of the releaser's relation.
 
+    Guarantee: docs/proofs/one_shot.md.
+    """
+    return plan_one_shot(
+        table, releaser, epsilon=epsilon, delta=delta, feature_map=feature_map, config=config
+    )()
+
+
+def plan_one_shot(
+    table: Table,
+    releaser: Releaser,
+    *,
+    epsilon: float,
+    delta: float,
+    feature_map: PublicMap | None = None,
+    config: OneShotConfig | None = None,
+) -> Callable[[], LinearFit]:
+    """Open the release; what is returned makes it, once, and fits the model.
+
     The outputs are log-odds for two classes, log-probabilities up to a constant for more, and
     values for a number. A `feature_map` is fitted here, on the public block alone.
     Guarantee: docs/proofs/one_shot.md.
@@ -101,12 +120,12 @@ def fit_one_shot(
         unit = unit_weights(
             table.unit,
             numbers=released_numbers(basis.rows.shape[1], private.shape[1], label.shape[1], bounds),
-            mu=gaussian_mu(epsilon, delta),
+            mu=Budget(epsilon=epsilon, delta=delta, relation=releaser.relation).mu,
             relation=releaser.relation,
         )
         basis = replace(basis, row_weights=basis.row_weights * unit.rows)
         bounds = replace(bounds, rows=unit.most)
-    moments = release_moments(
+    release = plan_moments(
         basis.rows,
         private,
         label,
@@ -119,14 +138,19 @@ def fit_one_shot(
         what=_words(table),
         own=own_place(table.n, shards),
     )
-    if bounds.non_negative:
-        zeroed = known_zeros(moments.private_private, table.private_sources)
-        moments = replace(moments, private_private=zeroed)
-    if private.shape[1]:
-        coef, intercept, chosen = _from_moments(table, basis, moments)
-    else:
-        coef, intercept, chosen = _from_sums(table, basis, moments)
-    return LinearFit(coef=coef, intercept=intercept, details=chosen, feature_map=feature_map)
+
+    def fit() -> LinearFit:
+        moments = release()
+        if bounds.non_negative:
+            zeroed = known_zeros(moments.private_private, table.private_sources)
+            moments = replace(moments, private_private=zeroed)
+        if private.shape[1]:
+            coef, intercept, chosen = _from_moments(table, basis, moments)
+        else:
+            coef, intercept, chosen = _from_sums(table, basis, moments)
+        return LinearFit(coef=coef, intercept=intercept, details=chosen, feature_map=feature_map)
+
+    return fit
 
 
 def _enforced(private: np.ndarray, bounds: RowBounds) -> np.ndarray:

@@ -9,58 +9,57 @@ Guarantee: docs/proofs/gd.md, "Public start".
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 
-from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from halfmask.accounting.budget import Budget
 from halfmask.losses import default_loss, loss_named
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import rows_in_all
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.gd import Descent, GdConfig, coded_targets
-from halfmask.methods.one_shot import fit_one_shot
+from halfmask.methods.one_shot import plan_one_shot
 from halfmask.methods.unit_rows import unit_rows, weighed_by_unit
 from halfmask.table import Table
-
-# Relative reserve for the rounding of calibrated noise.
-_ROUNDING = 1e-9
 
 
 def fit_from_public_start(
     table: Table, releaser: Releaser, *, epsilon: float, delta: float, config: GdConfig
 ) -> LinearFit:
-    """Two stages whose releases compose to (epsilon, delta). Guarantee: docs/proofs/gd.md."""
-    mu = gaussian_mu(epsilon, delta) * (1 - _ROUNDING)
-    share = public_share(table, mu, rows_in_all(table.n, releaser.shards))
-    first = gaussian_epsilon(math.sqrt(share) * mu, delta)
-    start = fit_one_shot(only_public(table), releaser, epsilon=first, delta=delta)
+    """Two stages whose releases compose to (epsilon, delta). Guarantee: docs/proofs/gd.md.
+
+    Both are opened before the first one releases, so that they are one charge.
+    """
+    budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
+    share = public_share(table, budget.mu, rows_in_all(table.n, releaser.shards))
+    first, second = budget.split(share)
+    fit_start = plan_one_shot(only_public(table), releaser, epsilon=first.epsilon, delta=delta)
     classes = 0 if table.classes is None else len(table.classes)
     loss = loss_named(default_loss(classes), classes=classes)
     middle, half = 0.0, 1.0
     if table.label_bounds is not None and table.classes is None:
         low, high = table.label_bounds
         middle, half = (low + high) / 2, (high - low) / 2
-    left = math.sqrt(1 - share) * mu
     rows = weighed_by_unit(
         unit_rows(table, precondition=config.precondition, shards=releaser.shards, started=True),
         table,
         outputs=loss.outputs,
-        mu=left,
+        mu=second.mu,
         relation=releaser.relation,
     )
-    offset = (table.public @ start.coef.T + start.intercept - middle) / half
     descent = Descent(
-        replace(rows, offset=offset),
+        rows,
         coded_targets(table, loss),
         loss,
         config,
         True,
         releaser,
-        left,
+        second.mu,
         skipped=table.skipped,
     )
+    start = fit_start()
+    descent.start_from((table.public @ start.coef.T + start.intercept - middle) / half)
     coef, intercept = rows.unfold(descent.run(None))
     coef *= half
     coef[:, : table.public.shape[1]] += start.coef

@@ -9,11 +9,12 @@ Guarantee: docs/proofs/one_shot.md, Theorems 1 and 2.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.methods.moment_sensitivity import (
@@ -22,9 +23,6 @@ from halfmask.methods.moment_sensitivity import (
     replace_sensitivity,
     withhold_sensitivity,
 )
-
-# Rounding in sensitivity / std must not lift the charge above the budget it was calibrated to.
-_SLACK = 1 + 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,7 +44,7 @@ class Moments:
     private_label_variance: float
 
 
-def release_moments(
+def plan_moments(
     public: np.ndarray,
     private: np.ndarray,
     label: np.ndarray,
@@ -59,22 +57,42 @@ def release_moments(
     delta: float,
     what: str,
     own: slice = slice(None),
-) -> Moments:
-    """Charge and release once; `row_weights` in [0, 1] are public and weigh whole rows.
+) -> Callable[[], Moments]:
+    """Open the release; what is returned makes it, once.
 
-    Where rows are spread over machines, public values are those of all rows, `private` (and a
-    private label) those of this machine's, which are at `own` among all.
+    `row_weights` in [0, 1] are public and weigh whole rows. Where rows are spread over machines,
+    public values are those of all rows, `private` (and a private label) those of this machine's,
+    which are at `own` among all.
     """
     check_rows(public, row_weights, bounds)
-    own_label = label[own] if bounds.label == "public" else label
-    pieces = weighted_blocks(public[own], private, own_label, row_weights[own], bounds, weights)
     sensitivity = Sensitivity(
         replace=replace_sensitivity(bounds, weights),
         withhold=withhold_sensitivity(bounds, weights),
     )
-    std = sensitivity.under(releaser.relation) / gaussian_mu(epsilon, delta) * _SLACK
-    flat = np.concatenate([piece.ravel() for piece in pieces.values()])
-    noisy = releaser.gaussian(flat, sensitivity=sensitivity, noise_std=std, what=what)
+    budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
+    std = sensitivity.under(releaser.relation) / budget.mu
+    series = releaser.gaussian_series(sensitivity=sensitivity, noise_std=std, count=1, what=what)
+
+    def release() -> Moments:
+        own_label = label[own] if bounds.label == "public" else label
+        pieces = weighted_blocks(public[own], private, own_label, row_weights[own], bounds, weights)
+        noisy = series.release(np.concatenate([piece.ravel() for piece in pieces.values()]))
+        return _unpacked(noisy, pieces, public, private, label, row_weights, bounds, weights, std)
+
+    return release
+
+
+def _unpacked(
+    noisy: np.ndarray,
+    pieces: dict[str, np.ndarray],
+    public: np.ndarray,
+    private: np.ndarray,
+    label: np.ndarray,
+    row_weights: np.ndarray,
+    bounds: RowBounds,
+    weights: BlockWeights,
+    std: float,
+) -> Moments:
     start = 0
     released: dict[str, np.ndarray] = {}
     for name, piece in pieces.items():

@@ -1,8 +1,9 @@
 """Where a run stands, and how it goes on after it was interrupted.
 
-A checkpoint is written after every block of steps that was charged as one. Without an unsafe seed
-no generator state is stored: an interrupted block is charged again and gets fresh noise. With
-one, the states are stored and the run goes on bit for bit.
+A run is charged as a whole. Before each block of steps the ledger is told that it begins, after it
+a checkpoint is written; a block that had begun and was lost counts as taken, so that no step is
+taken twice. Without an unsafe seed no generator state is stored. With one, the states are stored
+and the run goes on bit for bit.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ import torch
 from torch import Tensor
 
 from halfmask.errors import DataError
-from halfmask.mechanisms.noise import NoiseSource, UnsafeSeededNoise, public_generator
+from halfmask.mechanisms.noise import (
+    NoiseSource,
+    UnsafeSeededNoise,
+    padding_generator,
+    public_generator,
+)
 
 Settings = Mapping[str, float | int]
 
@@ -40,11 +46,6 @@ class Progress:
     @classmethod
     def start(cls, vector: Tensor, noise: NoiseSource, public_seed: int | None) -> Progress:
         """The beginning; padding for private batches is drawn apart from the public batches."""
-        if noise.secure:
-            padding = np.random.default_rng()
-        else:
-            bits = (noise.uniform(4) * 2**32).astype(np.uint64)
-            padding = np.random.default_rng(bits)
         return cls(
             step=0,
             parameters=vector.clone(),
@@ -52,7 +53,7 @@ class Progress:
             mean=torch.zeros_like(vector),
             counted=0,
             public=public_generator(public_seed),
-            padding=padding,
+            padding=padding_generator(noise),
         )
 
     def average(self, vector: Tensor, aggregate: str, decay: float, steps: int) -> None:
@@ -71,7 +72,7 @@ class Progress:
 
 
 class Checkpoint:
-    """A file that holds a run; `every` steps are charged and saved together."""
+    """A file that holds a run; `every` steps are begun and saved together."""
 
     def __init__(self, path: str | Path, *, every: int) -> None:
         self._path = Path(path)
@@ -81,13 +82,6 @@ class Checkpoint:
     def of_run(cls, path: str | Path, steps: int) -> Checkpoint:
         """A file for a run of so many steps: an interruption loses an eighth of them at most."""
         return cls(path, every=-(-steps // 8))
-
-    def stands(self) -> tuple[int, float] | None:
-        """Steps that are done and the noise multiplier they had; None where there is no file."""
-        if not self._path.exists():
-            return None
-        state = json.loads(str(self._stored()["state"]))
-        return int(state["step"]), float(state["settings"]["noise_multiplier"])
 
     def save(self, progress: Progress, noise: NoiseSource, settings: Settings) -> None:
         """Replace the file at once: an interruption leaves the old one or the new one."""
@@ -112,20 +106,13 @@ class Checkpoint:
         os.replace(part, self._path)
 
     def load(self, progress: Progress, noise: NoiseSource, settings: Settings) -> Progress:
-        """Where the file left off; `progress` itself where there is no file.
-
-        Of the settings the noise alone may be another one, for the steps that are left.
-        """
+        """Where the file left off; `progress` itself where there is no file."""
         if not self._path.exists():
             return progress
         arrays = self._stored()
         try:
             state = json.loads(str(arrays["state"]))
-            if any(
-                state["settings"][name] != value
-                for name, value in settings.items()
-                if name != "noise_multiplier"
-            ):
+            if any(state["settings"][name] != value for name, value in settings.items()):
                 raise ValueError
             for name in ("parameters", "velocity", "mean"):
                 getattr(progress, name).copy_(torch.from_numpy(arrays[name]))

@@ -11,6 +11,7 @@ Guarantee: docs/proofs/class_means.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ def sum_sensitivity(norm: float, *, non_negative: bool) -> Sensitivity:
     return Sensitivity(replace=replace, withhold=norm)
 
 
-def release_class_means(
+def plan_class_means(
     private: NDArray[np.floating[Any]],
     codes: Codes,
     classes: int,
@@ -55,8 +56,9 @@ def release_class_means(
     mu: float,
     releaser: Releaser,
     public_means: Floats | None = None,
-) -> ClassMeans:
-    """Release Σ rows by class with sensitivity/noise = `mu`, and shrink the means.
+) -> tuple[float, Callable[[], ClassMeans]]:
+    """Open the release of Σ rows by class with sensitivity/noise = `mu`; its noise, and what
+    releases the sums, once, and shrinks the means.
 
     `private` has rows of norm at most `norm` (see `Inputs.private`); `codes` must be public, as are
     `public_means`, the means of public features by class, which tell classes that are alike.
@@ -64,18 +66,23 @@ def release_class_means(
     """
     sensitivity = sum_sensitivity(norm, non_negative=non_negative)
     noise_std = sensitivity.under(releaser.relation) / mu
-    sums = np.zeros((classes, private.shape[1]))
-    for start in range(0, len(private), _BLOCK):
-        some = slice(start, start + _BLOCK)
-        np.add.at(sums, codes[some], private[some].astype(np.float64))
-    released = releaser.gaussian(
-        sums,
+    series = releaser.gaussian_series(
         sensitivity=sensitivity,
         noise_std=noise_std,
+        count=1,
         what="sums of the private features of each class" if classes > 1 else "column sums",
     )
-    counts = releaser.shards.sum(np.bincount(codes, minlength=classes).astype(np.float64))
-    found = shrunk_means(
-        released, counts, noise_std, non_negative=non_negative, public_means=public_means
-    )
-    return ClassMeans(means=found.means, noise_std=noise_std, left=found.variance)
+
+    def release() -> ClassMeans:
+        sums = np.zeros((classes, private.shape[1]))
+        for start in range(0, len(private), _BLOCK):
+            some = slice(start, start + _BLOCK)
+            np.add.at(sums, codes[some], private[some].astype(np.float64))
+        released = series.release(sums)
+        counts = releaser.shards.sum(np.bincount(codes, minlength=classes).astype(np.float64))
+        found = shrunk_means(
+            released, counts, noise_std, non_negative=non_negative, public_means=public_means
+        )
+        return ClassMeans(means=found.means, noise_std=noise_std, left=found.variance)
+
+    return noise_std, release

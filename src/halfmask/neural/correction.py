@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.sampling import Indices
 from halfmask.mechanisms.shards import ALONE, Shards
 from halfmask.neural.network import Mlp
 from halfmask.neural.rows import blocks
-from halfmask.neural.trainer import TrainerConfig, TrainingRows, train_privately
+from halfmask.neural.trainer import TrainerConfig, TrainingRows, plan_steps, train_privately
 from halfmask.public_loss import Watch
 
 # Root mean square length of the scaled scores, against 1 for the constant of the bias.
@@ -54,6 +55,11 @@ class Scaling:
         return (scores - scores.mean(1, keepdim=True) - self.mean) * self.factor
 
 
+def plan_correction(config: TrainerConfig, rows: int, releaser: Releaser) -> PrivateStep:
+    """Open the private steps of a correction."""
+    return plan_steps(config, rows, releaser, what="noisy mean gradients of a map of the scores")
+
+
 def correct_scores(
     network: Mlp,
     real: Tensor,
@@ -62,12 +68,13 @@ def correct_scores(
     config: TrainerConfig,
     releaser: Releaser,
     *,
+    step: PrivateStep | None = None,
     watch: Watch | None = None,
 ) -> tuple[Mlp, TrainerConfig]:
     """`network` with its scores corrected by private steps on `real` rows, and how it was done.
 
     Steps are no longer than padded rows bear: where scores hardly vary but in one direction, a rate
-    that suits other tables would overshoot.
+    that suits other tables would overshoot. `step` are the private steps, if they are open already.
 
     `padded` gives the padded rows of a block and is asked for each block once, in order. They are
     fixed beforehand from public randomness, for the pairs and the public gradient
@@ -93,14 +100,8 @@ def correct_scores(
         return padded_inputs[torch.from_numpy(rows)]
 
     rows = TrainingRows(real=inputs, labels=labels, fill=fill)
-    train_privately(
-        head,
-        rows,
-        config,
-        releaser,
-        what="noisy mean gradients of a map of the scores",
-        watch=watch,
-    )
+    step = step or plan_correction(config, len(labels), releaser)
+    train_privately(head, rows, config, releaser, step=step, watch=watch)
     return folded(network, scaling, head), config
 
 

@@ -21,16 +21,17 @@ import torch
 
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.mechanisms.noise import public_generator
+from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import Shards, rows_in_all
 from halfmask.neural.class_means import sum_sensitivity
 from halfmask.neural.class_means_tell import class_means_tell
 from halfmask.neural.config import MlpConfig
-from halfmask.neural.correction import correct_scores
+from halfmask.neural.correction import correct_scores, plan_correction
 from halfmask.neural.discriminant import Discriminant, PublicClasses, losses_at
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import Padding, PaddingName
-from halfmask.neural.paid import Spent, noise_of_steps, pay_for_means, quietness
+from halfmask.neural.paid import Spent, noise_of_steps, plan_means, quietness
 from halfmask.neural.pretrain import as_rows, pretrain, summed
 from halfmask.neural.rows import NetworkRows
 from halfmask.neural.trainer import TrainerConfig
@@ -80,10 +81,10 @@ def default_recipe(
             "mean loss of public batches whose private columns are zero, by steps",
             steps=config.steps or WARM_STEPS,
         )
-        network, trainer = warm_start(
+        network, warm = warm_start(
             data, releaser, epsilon, delta, config, curve.note, checkpoint=checkpoint
         )
-        return Recipe(network=network, steps=trainer, padding="zero", curve=curve)
+        return Recipe(network=network, steps=warm, padding="zero", curve=curve)
     curve = PublicLoss(
         "mean loss of rows whose private columns are drawn from the released class means: by "
         "epochs of the networks trained on such rows, then by steps of the correction, if any",
@@ -92,9 +93,16 @@ def default_recipe(
     rows = rows_in_all(len(data.labels), releaser.shards)
     share = config.release_share or _share(rows, releaser, epsilon, delta, config)
     classes = PublicClasses.of(data.shown, data.labels, data.classes, releaser.shards)
-    released, spent = pay_for_means(
+    # The release and the correction are opened together, so that they are one charge.
+    spent, release = plan_means(
         data, releaser, epsilon=epsilon, delta=delta, share=share, public=classes
     )
+    trainer: TrainerConfig | None = None
+    step: PrivateStep | None = None
+    if share < 1.0:
+        trainer = _steps(rows, releaser, epsilon, delta, config, spent)
+        step = plan_correction(trainer, len(data.labels), releaser)
+    released = release()
     padding = Padding(name="class-samples", table=released.means, inputs=data.inputs)
     discriminant = Discriminant.of(
         classes,
@@ -114,9 +122,8 @@ def default_recipe(
     )
     network = _together(discriminant.network(), networks, classes, padding)
     _cool(network, data, padding, releaser.shards)
-    if share == 1.0:
+    if trainer is None:
         return Recipe(network=network, steps=None, padding="class-samples", curve=curve)
-    trainer = _steps(rows, releaser, epsilon, delta, config, spent)
 
     def padded(some: slice) -> torch.Tensor:
         return as_rows(data.shown[some], padding.fill(data.labels[some], generator))
@@ -126,7 +133,7 @@ def default_recipe(
 
     labels = torch.from_numpy(data.labels)
     corrected, done = correct_scores(
-        network, data.real, padded, labels, trainer, releaser, watch=watch
+        network, data.real, padded, labels, trainer, releaser, step=step, watch=watch
     )
     return Recipe(network=corrected, steps=done, padding="class-samples", curve=curve)
 

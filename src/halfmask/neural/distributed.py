@@ -9,7 +9,7 @@ each other. Guarantee: docs/proofs/distributed.md.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import NoReturn
@@ -93,9 +93,11 @@ class Ranks:
         """Randomness of this machine's own: no two machines may draw the same batches."""
         return noise_source(None if unsafe_seed is None else unsafe_seed + (self.rank << 32))
 
-    def releaser(self, budget: Budget, noise: NoiseSource) -> SharedReleaser:
+    def releaser(
+        self, budget: Budget, noise: NoiseSource, *, whole_plan: bool = False
+    ) -> SharedReleaser:
         """The releaser of this machine; only the first one charges its budget."""
-        return SharedReleaser(budget, noise, self)
+        return SharedReleaser(budget, noise, self, whole_plan=whole_plan)
 
     def _tensor(self, value: Floats) -> torch.Tensor:
         return torch.tensor(np.asarray(value, dtype=np.float64), device=self._device)
@@ -107,19 +109,24 @@ class SharedReleaser(Releaser):
     Guarantee: docs/proofs/distributed.md.
     """
 
-    def __init__(self, budget: Budget, noise: NoiseSource, ranks: Ranks) -> None:
-        super().__init__(budget, noise)
+    def __init__(
+        self, budget: Budget, noise: NoiseSource, ranks: Ranks, *, whole_plan: bool = False
+    ) -> None:
+        super().__init__(budget, noise, whole_plan=whole_plan)
         self._ranks = self.shards = ranks
         self.notes = (
             f"Rows were spread over {ranks.count} machines that trust each other: the first one "
             "saw exact sums of the others, and added the noise to their total.",
         )
 
-    def charge(self, event: Event, what: str) -> None:
+    def _check_room(self, events: Sequence[Event]) -> None:
+        """Left to the charge, of which all machines hear."""
+
+    def _pay(self, events: Sequence[Event], what: str) -> None:
         """Charge the one ledger; no machine goes on before it is charged."""
         if self._ranks.leads:
             try:
-                super().charge(event, what)
+                super()._pay(events, what)
             except HalfmaskError:
                 self._ranks.first(np.zeros(1))
                 raise
@@ -127,11 +134,10 @@ class SharedReleaser(Releaser):
             return
         if not self._ranks.first(np.zeros(1))[0]:
             raise MachineLostError("The first machine could not charge the ledger: see its error.")
-        self._events.append(event)
-        self._released.append(what)
 
     def noisy(self, value: Floats, noise_std: float) -> Floats:
         """The sum over all machines with the first one's noise, which was charged already."""
+        self.pay()
         total = self._ranks.to_first(value)
         return self._ranks.first(super().noisy(total, noise_std) if self._ranks.leads else total)
 

@@ -17,6 +17,7 @@ import torch
 
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import public_generator
+from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import rows_in_all
 from halfmask.neural.checkpoint import Checkpoint
@@ -27,11 +28,11 @@ from halfmask.neural.inputs import Inputs
 from halfmask.neural.mapped import network_rows
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import PAID, Padding, free_padding
-from halfmask.neural.paid import Spent, noise_of_steps, pay_for_means, quietness
+from halfmask.neural.paid import Spent, noise_of_steps, plan_means, quietness
 from halfmask.neural.pretrain import as_rows
 from halfmask.neural.rows import NetworkRows
 from halfmask.neural.structured import StructuredRows
-from halfmask.neural.trainer import TrainerConfig, TrainingRows, train_privately
+from halfmask.neural.trainer import TrainerConfig, TrainingRows, plan_steps, train_privately
 from halfmask.public_loss import PublicLoss
 from halfmask.table import Table
 
@@ -75,17 +76,15 @@ def fit_mlp(
         )
     data = network_rows(table, private_norm=config.private_norm, shards=releaser.shards)
     if config.recipe == "dp-sgd" or table.label_private:
-        return _whole_network(
-            data, releaser, epsilon, delta, config, padding=None, checkpoint=checkpoint
-        )
+        trainer = _trainer(data, releaser, epsilon, delta, config)
+        return _whole_network(data, releaser, config, trainer, checkpoint=checkpoint)
     if not table.private.shape[1]:
         raise InputError("Nothing is private: any ordinary method serves better.")
     if config.recipe == "algorithm-1":
         return _algorithm_1(data, releaser, epsilon, delta, config, checkpoint)
     if config.release_share is None and not means_tell(data) and not data.shown.shape[1]:
-        return _whole_network(
-            data, releaser, epsilon, delta, config, padding=None, checkpoint=checkpoint
-        )
+        trainer = _trainer(data, releaser, epsilon, delta, config)
+        return _whole_network(data, releaser, config, trainer, checkpoint=checkpoint)
     made = default_recipe(data, releaser, epsilon, delta, config, checkpoint)
     return _fit(data, made.network, made.steps, "default", made.padding, made.curve)
 
@@ -101,53 +100,45 @@ def _algorithm_1(
     """Algorithm 1 on the whole network, as the paper has it, with the padding asked for."""
     name = config.padding or "gaussian"
     if name in PAID:
+        public = None
+        if name != "means":
+            public = PublicClasses.of(data.shown, data.labels, data.classes, releaser.shards)
+        share = config.release_share or _RELEASE_SHARE
+        # The release and the steps are opened together, so that they are one charge.
+        spent, release = plan_means(
+            data, releaser, epsilon=epsilon, delta=delta, share=share, public=public
+        )
+        trainer = _trainer(data, releaser, epsilon, delta, config, spent)
+        step = plan_steps(trainer, len(data.labels), releaser)
+        padding = Padding(name=name, table=release().means, inputs=data.inputs)  # type: ignore[arg-type]
         # A release is not stored: an interrupted run would have to pay for it again.
-        checkpoint = None
-        padding, spent = _paid_padding(name, data, releaser, epsilon, delta, config)
-    else:
-        # Padding that is drawn once is the same on all machines.
-        drawn = public_generator(config.public_seed).spawn(1)[0]
-        padding, spent = free_padding(name, data.inputs, drawn), ()
-        padding = replace(padding, table=releaser.shards.first(padding.table))
-    return _whole_network(
-        data,
-        releaser,
-        epsilon,
-        delta,
-        config,
-        padding=padding,
-        spent=spent,
-        checkpoint=checkpoint,
-    )
+        return _whole_network(data, releaser, config, trainer, padding=padding, step=step)
+    # Padding that is drawn once is the same on all machines.
+    drawn = public_generator(config.public_seed).spawn(1)[0]
+    padding = free_padding(name, data.inputs, drawn)
+    padding = replace(padding, table=releaser.shards.first(padding.table))
+    trainer = _trainer(data, releaser, epsilon, delta, config)
+    return _whole_network(data, releaser, config, trainer, padding=padding, checkpoint=checkpoint)
 
 
-def _whole_network(
+def _trainer(
     data: NetworkRows,
     releaser: Releaser,
     epsilon: float,
     delta: float,
     config: MlpConfig,
-    *,
-    padding: Padding | None,
     spent: Spent = (),
-    checkpoint: str | Path | None,
-) -> NetworkFit:
-    n, public = rows_in_all(len(data.labels), releaser.shards), data.shown
+) -> TrainerConfig:
+    """Steps of the whole network with what is left of the budget after `spent`."""
+    n = rows_in_all(len(data.labels), releaser.shards)
     rate = config.rate or min(1.0, max(256, n // 16) / n)
     steps = config.steps or 160
-    stored = None if checkpoint is None else Checkpoint.of_run(checkpoint, steps)
     clip_norm = config.clip_norm or 1.0
     noise = noise_of_steps(
-        releaser,
-        epsilon=epsilon,
-        delta=delta,
-        rate=rate,
-        steps=steps,
-        spent=spent,
-        checkpoint=stored,
+        releaser, epsilon=epsilon, delta=delta, rate=rate, steps=steps, spent=spent
     )
     quiet = quietness(noise * clip_norm / (rate * n), _QUIET)
-    trainer = TrainerConfig(
+    return TrainerConfig(
         steps=steps,
         rate=rate,
         clip_norm=clip_norm,
@@ -160,6 +151,20 @@ def _whole_network(
         public_batch=math.ceil(rate * n),
         public_seed=config.public_seed,
     )
+
+
+def _whole_network(
+    data: NetworkRows,
+    releaser: Releaser,
+    config: MlpConfig,
+    trainer: TrainerConfig,
+    *,
+    padding: Padding | None = None,
+    step: PrivateStep | None = None,
+    checkpoint: str | Path | None = None,
+) -> NetworkFit:
+    public, steps = data.shown, trainer.steps
+    stored = None if checkpoint is None else Checkpoint.of_run(checkpoint, steps)
     seed = torch.Generator().manual_seed(int(public_generator(config.public_seed).integers(2**62)))
     width = public.shape[1] + data.private.shape[1]
     network = Mlp((width, config.pretrain.hidden, data.classes), generator=seed)
@@ -180,28 +185,11 @@ def _whole_network(
         real = StructuredRows(data.real, public=public.shape[1], table=table, codes=codes)
         rows = TrainingRows(real=real, labels=labels)
     curve = PublicLoss("mean loss of the padded rows of each public batch", steps=steps)
-    train_privately(network, rows, trainer, releaser, checkpoint=stored, watch=curve.note)
+    train_privately(
+        network, rows, trainer, releaser, step=step, checkpoint=stored, watch=curve.note
+    )
     recipe = "dp-sgd" if padding is None else "algorithm-1"
     return _fit(data, network, trainer, recipe, None if padding is None else padding.name, curve)
-
-
-def _paid_padding(
-    name: str,
-    data: NetworkRows,
-    releaser: Releaser,
-    epsilon: float,
-    delta: float,
-    config: MlpConfig,
-) -> tuple[Padding, Spent]:
-    public = None
-    if name != "means":
-        public = PublicClasses.of(data.shown, data.labels, data.classes, releaser.shards)
-    share = config.release_share or _RELEASE_SHARE
-    released, spent = pay_for_means(
-        data, releaser, epsilon=epsilon, delta=delta, share=share, public=public
-    )
-    padding = Padding(name=name, table=released.means, inputs=data.inputs)  # type: ignore[arg-type]
-    return padding, spent
 
 
 def _fit(

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 
-from halfmask.accounting.accountant import epsilon as account
-from halfmask.accounting.calibrate import noise_multiplier, round_down
-from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEvent
-from halfmask.accounting.gaussian import gaussian_mu
-from halfmask.errors import LedgerError
+from halfmask.accounting.budget import Budget, round_down
+from halfmask.accounting.calibrate import noise_multiplier
+from halfmask.accounting.events import GaussianEvent
 from halfmask.mechanisms.release import Releaser
-from halfmask.neural.checkpoint import Checkpoint
-from halfmask.neural.class_means import ClassMeans, release_class_means, sum_sensitivity
+from halfmask.neural.class_means import ClassMeans, plan_class_means, sum_sensitivity
 from halfmask.neural.discriminant import PublicClasses
 from halfmask.neural.rows import NetworkRows
 
 Spent = tuple[GaussianEvent, ...]
 
-# A hair below the budget, so that rounding in the closed form cannot end above it.
-_BELOW = 1.0 - 1e-12
 
-
-def pay_for_means(
+def plan_means(
     data: NetworkRows,
     releaser: Releaser,
     *,
@@ -32,24 +26,26 @@ def pay_for_means(
     delta: float,
     share: float,
     public: PublicClasses | None = None,
-) -> tuple[ClassMeans, Spent]:
-    """Means by class for `share` of the budget's μ²; without `public` those of all rows."""
+) -> tuple[Spent, Callable[[], ClassMeans]]:
+    """Open a release of means by class for `share` of the budget's μ².
+
+    Without `public` they are those of all rows. Returns what it costs, for the noise of the steps
+    after it, and the release itself.
+    """
     norm, non_negative = data.inputs.private_norm, data.inputs.non_negative
-    released = release_class_means(
+    noise_std, release = plan_class_means(
         data.private,
         np.zeros_like(data.labels) if public is None else data.labels,
         1 if public is None else data.classes,
         norm=norm,
         non_negative=non_negative,
-        mu=_BELOW * math.sqrt(share) * gaussian_mu(round_down(epsilon), delta),
+        mu=math.sqrt(share) * Budget(epsilon=round_down(epsilon), delta=delta).mu,
         releaser=releaser,
         public_means=None if public is None else public.means,
     )
     moved = sum_sensitivity(norm, non_negative=non_negative)
-    event = GaussianEvent(
-        replace=moved.replace / released.noise_std, withhold=moved.withhold / released.noise_std
-    )
-    return released, (event,)
+    event = GaussianEvent(replace=moved.replace / noise_std, withhold=moved.withhold / noise_std)
+    return (event,), release
 
 
 def quietness(noise: float, bearable: float) -> float:
@@ -65,39 +61,13 @@ def noise_of_steps(
     rate: float,
     steps: int,
     spent: Spent = (),
-    checkpoint: Checkpoint | None = None,
 ) -> float:
-    """The noise multiplier of steps that may use what is left of the budget.
-
-    A run that goes on from a checkpoint keeps its noise if what it has charged leaves room for
-    that, which it does unless a block of steps was charged and lost.
-    """
-
-    def of(steps: int, spent: Sequence[Event]) -> float:
-        return noise_multiplier(
-            epsilon=epsilon,
-            delta=delta,
-            rate=rate,
-            steps=steps,
-            relation=releaser.relation,
-            spent=spent,
-        )
-
-    if checkpoint is None:
-        return of(steps, spent)
-    stands, before = checkpoint.stands(), releaser.events
-    if stands is not None and not before:
-        raise LedgerError(
-            "There is a checkpoint, but the ledger holds no charge of it: the ledger of an "
-            "interrupted training must stay with it. Remove the folder and start over."
-        )
-    done, noise = (0, 0.0) if stands is None else stands
-    left = steps - done
-    if left < 1:
-        return noise
-    if noise:
-        rest = PoissonGaussianEvent(noise_multiplier=noise, rate=rate, steps=left)
-        total = account((*before, rest), delta=delta, relation=releaser.relation)
-        if total <= round_down(epsilon):
-            return noise
-    return of(left, before)
+    """The noise multiplier of steps that may use what is left of the budget."""
+    return noise_multiplier(
+        epsilon=epsilon,
+        delta=delta,
+        rate=rate,
+        steps=steps,
+        relation=releaser.relation,
+        spent=spent,
+    )

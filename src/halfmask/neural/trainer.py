@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from halfmask.errors import InputError
+from halfmask.accounting.events import PoissonGaussianEvent
+from halfmask.errors import InputError, LedgerError
 from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.sampling import Indices, uniform_rows
@@ -110,19 +111,44 @@ class TrainingRows:
         return self.fill(rows, generator)
 
 
+def plan_steps(
+    config: TrainerConfig,
+    rows: int,
+    releaser: Releaser,
+    *,
+    what: str = "noisy mean gradients of the private part of the loss",
+    done: int = 0,
+    in_parts: bool = False,
+) -> PrivateStep:
+    """Open the private steps of a run on `rows` rows of this machine, but for those `done`."""
+    return PrivateStep(
+        releaser,
+        rows=rows,
+        rate=config.rate,
+        clip_norm=config.clip_norm,
+        noise_multiplier=config.noise_multiplier,
+        steps=config.steps - done,
+        what=f"{config.steps - done} {what}",
+        reserve=FLOAT32_RESERVE,
+        rows_in_all=rows_in_all(rows, releaser.shards),
+        in_parts=in_parts,
+    )
+
+
 def train_privately(
     network: Mlp,
     rows: TrainingRows,
     config: TrainerConfig,
     releaser: Releaser,
     *,
-    what: str = "noisy mean gradients of the private part of the loss",
+    step: PrivateStep | None = None,
     checkpoint: Checkpoint | None = None,
     watch: Watch | None = None,
 ) -> None:
     """Run Algorithm 1 on `network` in place. Guarantee: docs/proofs/network.md.
 
-    `watch` is told the loss of every public batch; without padded rows there is none.
+    `step` are the private steps where they were opened before. `watch` is told the loss of every
+    public batch; without padded rows there is none.
     Where rows are spread over machines, `rows` are those of this one: docs/proofs/distributed.md.
     """
     shards, device = releaser.shards, own_device()
@@ -144,9 +170,11 @@ def train_privately(
     if checkpoint is not None:
         progress = checkpoint.load(progress, releaser.noise, settings)
         flat.vector.copy_(progress.parameters)
+        step = _steps_left(progress, len(rows.labels), config, releaser)
+    elif step is None:
+        step = plan_steps(config, len(rows.labels), releaser)
     if shards.count > 1:
         flat.vector.copy_(torch.from_numpy(shards.first(flat.vector.double().cpu().numpy())))
-    everywhere = rows_in_all(len(rows.labels), shards)
     draw = None
     if rows.fill is not None:
         fill = rows.fill
@@ -155,27 +183,53 @@ def train_privately(
         gradients, rows.real, rows.labels, config.clip_norm, padded=draw, device=device
     )
     every = config.steps if checkpoint is None else checkpoint.every
-    while progress.step < config.steps:
+    while step is not None and progress.step < config.steps:
         block = min(every, config.steps - progress.step)
-        step = PrivateStep(
-            releaser,
-            rows=len(rows.labels),
-            rate=config.rate,
-            clip_norm=config.clip_norm,
-            noise_multiplier=config.noise_multiplier,
-            steps=block,
-            what=f"{block} {what}",
-            reserve=FLOAT32_RESERVE,
-            rows_in_all=everywhere,
-        )
+        if checkpoint is not None:
+            part = replace(_event(config), steps=block)
+            releaser.begin_part(part, f"the next {block} of {config.steps} steps")
         for _ in range(block):
             released = step.release(contributions)
             _one_step(network, flat, rows, config, released, progress, shards, watch)
         progress.parameters = flat.vector
         if checkpoint is not None:
             checkpoint.save(progress, releaser.noise, settings)
+    releaser.pay()  # where no step was left, the statement is still that of the whole plan
     flat.vector.copy_(progress.result(flat.vector))
     network.cpu()
+
+
+def _event(config: TrainerConfig) -> PoissonGaussianEvent:
+    return PoissonGaussianEvent(
+        noise_multiplier=config.noise_multiplier, rate=config.rate, steps=config.steps
+    )
+
+
+def _steps_left(
+    progress: Progress, rows: int, config: TrainerConfig, releaser: Releaser
+) -> PrivateStep | None:
+    """The steps that a run goes on with, within what it has charged if it was interrupted.
+
+    A block of steps that had begun and was lost counts as taken: the run goes on after it.
+    """
+    before = releaser.goes_on([_event(config)])
+    if before is None:
+        if progress.step and releaser.whole_plan:
+            raise LedgerError(
+                "There is a checkpoint, but the ledger holds no charge of it: the ledger of an "
+                "interrupted training must stay with it. Remove the folder and start over."
+            )
+        if progress.step == config.steps:
+            return None
+        return plan_steps(config, rows, releaser, done=progress.step, in_parts=True)
+    begun = sum(event.steps for event in before.begun if isinstance(event, PoissonGaussianEvent))
+    if progress.step > begun:
+        raise LedgerError(
+            "The checkpoint is ahead of the ledger, which must be an older copy: restore the "
+            "newest one, or remove the folder and start over."
+        )
+    progress.step = begun
+    return plan_steps(config, rows, releaser, in_parts=True)
 
 
 def _one_step(

@@ -92,9 +92,7 @@ def warm_start(
     steps, clip_norm = config.steps or WARM_STEPS, config.clip_norm or _CLIP_NORM
     rate = config.rate or _RATE
     stored = None if checkpoint is None else Checkpoint.of_run(checkpoint, steps)
-    noise = noise_of_steps(
-        releaser, epsilon=epsilon, delta=delta, rate=rate, steps=steps, checkpoint=stored
-    )
+    noise = noise_of_steps(releaser, epsilon=epsilon, delta=delta, rate=rate, steps=steps)
     quiet = quietness(noise * clip_norm / (rate * rows), _QUIET)
     trainer = TrainerConfig(
         steps=steps,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from halfmask.accounting.calibrate import round_up
+from halfmask.accounting.budget import printed
 from halfmask.accounting.relations import Relation
 from halfmask.report.facts import Facts
 from halfmask.report.plots import percent
@@ -28,7 +28,7 @@ def number(value: float | None) -> str:
     """A number of a guarantee: rounded up, never down; `none` where nothing is promised."""
     if value is None:
         return "none"
-    return f"{round_up(value):g}" if math.isfinite(value) else "unlimited"
+    return printed(value) if math.isfinite(value) else "unlimited"
 
 
 def unit(statement: Statement) -> str:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from halfmask.accounting.events import RandomizedResponseEvent
 from halfmask.accounting.ledger import BudgetLedger
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
+from halfmask.mechanisms.release import Releaser
 from halfmask.vertical.block import Vector
 
 
@@ -44,11 +44,10 @@ def hide_labels(
     values = np.asarray(labels, dtype=np.float64)
     if not np.isin(values, (0.0, 1.0)).all():
         raise InputError("Expected labels of two classes as 0 and 1.")
-    ledger.charge(
-        [RandomizedResponseEvent(epsilon=epsilon, categories=2)], "labels by randomised response"
+    flipped = Releaser(ledger, noise).randomised_response(
+        values, epsilon=epsilon, what="labels by randomised response"
     )
     flip = 1 / (1 + math.exp(epsilon))
-    flipped = np.where(noise.uniform(len(values)) < flip, 1 - values, values)
     return HiddenLabels(
         targets=(flipped - flip) / (1 - 2 * flip), excess=flip / (1 - 2 * flip), epsilon=epsilon
     )

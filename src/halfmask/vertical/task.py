@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting import budget
 from halfmask.accounting.ledger import BudgetLedger, MemoryLedger
 from halfmask.accounting.relations import Relation
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource, noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.vertical.block import Vector
-
-# Composition in the ledger rounds up in the last digits; asking for a hair less keeps it satisfied.
-_HAIR = 1 - 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,5 +75,5 @@ class Budget:
 
     def ratio(self, withhold_share: float) -> float:
         """μ for one replaced row, where a withheld row has `withhold_share` of it."""
-        mu = gaussian_mu(self.epsilon, self.delta) * _HAIR
+        mu = budget.Budget(epsilon=self.epsilon, delta=self.delta).mu
         return mu if self.relation == "replace" else mu / withhold_share
