@@ -141,8 +141,8 @@ def test_an_expert_without_much_noise_is_logistic_regression(releaser):
 def experts():
     """Two parties at ε = 1 and a coordinator, on 4,000 rows."""
     rng = np.random.default_rng(3)
-    matrix = one_hot(rng, 4400, (4, 3, 4, 2))
-    labels = (rng.random(4400) < expit(matrix @ rng.normal(size=13) * 1.5)).astype(float)
+    matrix = one_hot(rng, 4200, (4, 3, 4, 2))
+    labels = (rng.random(4200) < expit(matrix @ rng.normal(size=13) * 1.5)).astype(float)
     cuts = {"a": slice(0, 7), "b": slice(7, 13)}
     rows = ExpertRows(row_norm=math.sqrt(2), nonnegative=True, label_private=False)
     parties = {
@@ -155,13 +155,12 @@ def experts():
                 MemoryLedger(epsilon=1.0, delta=1e-6, relation="replace"), noise_source(index)
             ),
             release_model=name == "a",
-            queries={"public": matrix[4000:4200, cut]},
         )
         for index, (name, cut) in enumerate(cuts.items())
     }
     channel = LocalChannel({name: side.party for name, side in parties.items()})
-    test = ([matrix[4200:, cut] for cut in cuts.values()], labels[4200:])
-    return parties, Coordinator(channel, labels[:4000]), labels[4000:4200], test
+    test = ([matrix[4000:, cut] for cut in cuts.values()], labels[4000:])
+    return parties, Coordinator(channel, labels[:4000]), test
 
 
 def log_loss(combination, parties, test):
@@ -173,7 +172,7 @@ def log_loss(combination, parties, test):
 
 
 def test_experts_learn_and_release_what_each_party_allows(experts):
-    parties, coordinator, _, test = experts
+    parties, coordinator, test = experts
     prior = class_prior(coordinator.labels, private=False, ratio=1.0, releaser=None)
     result = train_experts(coordinator, prior=prior)
     constant = np.mean(np.logaddexp(0, -(2 * test[1] - 1) * math.log(prior / (1 - prior))))
@@ -184,7 +183,7 @@ def test_experts_learn_and_release_what_each_party_allows(experts):
 
 
 def test_training_rows_are_never_scored(experts):
-    parties, coordinator, *_ = experts
+    parties, coordinator, _ = experts
     train_experts(coordinator, prior=0.5)
     for name in ("train", "", "test"):
         with pytest.raises(InputError, match="opened no rows"):
@@ -193,15 +192,8 @@ def test_training_rows_are_never_scored(experts):
             )
 
 
-def test_weights_may_be_fitted_on_public_rows(experts):
-    parties, coordinator, public_labels, test = experts
-    result = train_experts(coordinator, prior=0.5, public_labels=public_labels)
-    assert "200 public rows" in result.combination.rule
-    assert log_loss(result.combination, parties, test) < 0.69
-
-
 def test_experts_learn_from_hidden_labels(experts):
-    parties, coordinator, _, test = experts
+    parties, coordinator, test = experts
     ledger = MemoryLedger(epsilon=3.0, delta=1e-6)
     hidden = hide_labels(coordinator.labels, epsilon=3.0, ledger=ledger, noise=noise_source(9))
     for side in parties.values():

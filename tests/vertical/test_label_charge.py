@@ -61,6 +61,17 @@ def test_the_label_holders_ledger_is_the_same_over_the_network_and_in_a_simulati
         assert theirs == found.doors[name].events
 
 
+@pytest.mark.parametrize("seed", [None, 1])
+def test_the_charge_says_whether_the_noise_can_be_drawn_again(tmp_path, seed):
+    organisations(tmp_path, method="experts", label="private")
+    book = Ledger.create(tmp_path / "own.jsonl", epsilon=5.0, delta=1e-6)
+    budget = Budget(epsilon=1.0, delta=1e-6, label_ledger=book, unsafe_seed=seed)
+    simulate_experts(task_of(tmp_path), budget=budget, label_private=True)
+    (charge,) = book.entries()
+    assert charge.seeded is (seed is not None)
+    assert all(name in charge.what for name in (*NAMES, "class prior"))
+
+
 def test_two_parties_at_one_spend_two_thirds_of_one_on_the_label(tmp_path):
     organisations(tmp_path, method="experts", label="private")
     schema = tmp_path / "schema.toml"

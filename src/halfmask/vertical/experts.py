@@ -18,7 +18,7 @@ from halfmask.accounting.events import GaussianEvent
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
-from halfmask.mechanisms.release import Budget, GaussianSeries, Releaser, Sensitivity
+from halfmask.mechanisms.release import Budget, Releaser, Sensitivity
 from halfmask.vertical.aggregate import (
     BINS,
     count_costs,
@@ -27,7 +27,7 @@ from halfmask.vertical.aggregate import (
     weights_from_counts,
 )
 from halfmask.vertical.block import Vector
-from halfmask.vertical.channel import Message, PartyError, ask_all, ask_numbers
+from halfmask.vertical.channel import Message, PartyError, ask_all
 from halfmask.vertical.coordinator import Coordinator
 from halfmask.vertical.labels import HiddenLabels
 from halfmask.vertical.newton import (
@@ -212,18 +212,6 @@ def fixed_rule(parties: int, prior: float, damping: float = DAMPING) -> Combinat
     )
 
 
-def rule_from_public_rows(scores: Sequence[Vector], labels: Vector) -> Combination:
-    """Weights fitted on rows that every party and the label holder declare public."""
-    from sklearn.linear_model import LogisticRegression
-
-    fitted = LogisticRegression(C=100.0).fit(np.column_stack(scores), labels > 0.5)
-    return Combination(
-        weights=tuple(float(w) for w in fitted.coef_[0]),
-        intercept=float(fitted.intercept_[0]),
-        rule=f"fitted on {len(labels)} public rows",
-    )
-
-
 def rule_from_counts(counts: Sequence[Vector], prior: float, damping: float) -> Combination:
     """Weights from noisy counts of each party's own scores by class: a DP aggregate."""
     weights, intercept = weights_from_counts(counts, prior, damping)
@@ -295,14 +283,11 @@ def pay_for_labels(
             raise PartyError(f"Party {name!r} does not say what it costs: {error}") from None
         costs[name] = GaussianEvent(replace=label, withhold=withhold)
     ratio = PRIOR_SHARE * gaussian_mu(epsilon, delta)
-    prior = GaussianEvent(replace=ratio, withhold=ratio)
-    names = ", ".join(costs)
-    budget.charge([*costs.values(), prior], f"labels in the experts of {names}, and class prior")
-    # Charged above, with the rest: the release itself must not charge it again.
-    series = GaussianSeries(_UNIT, 1 / ratio, 1, noise)
-    count = float(series.release(np.array([float(np.sum(coordinator.labels))]))[0])
+    releaser = Releaser(budget, noise, whole_plan=True)
+    for name, event in costs.items():
+        releaser.open(event, f"labels in the expert of {name}")
     return LabelTerms(
-        prior=_frequency(count, coordinator.rows),
+        prior=class_prior(coordinator.labels, private=True, ratio=ratio, releaser=releaser),
         prior_ratio=ratio,
         ratios={name: event.replace for name, event in costs.items()},
     )
@@ -323,7 +308,6 @@ def train_experts(
     prior: float | LabelTerms,
     hidden: HiddenLabels | None = None,
     damping: float = DAMPING,
-    public_labels: Vector | None = None,
     aggregate: bool = False,
 ) -> ExpertsResult:
     """One exchange: labels out (or their randomised estimates), models back.
@@ -332,8 +316,6 @@ def train_experts(
     would spend more of them refuses.
     With `aggregate`, parties send noisy counts of their scores along, and the combination is
     computed from these; parties that were not opened for it are named.
-    With `public_labels`, a second exchange asks for scores of the rows that parties opened as
-    "public" and fits the combination on them.
     """
     channel = coordinator.channel
     terms = prior if isinstance(prior, LabelTerms) else LabelTerms(prior=prior)
@@ -362,11 +344,6 @@ def train_experts(
             raise PartyError(f"Party {name!r} sent no model that can be used: {error}") from None
     if aggregate:
         combination = rule_from_counts(counts, terms.prior, damping)
-    if public_labels is not None:
-        ask = Message(kind="expert-score", run=coordinator.run, round=2, values={"rows": "public"})
-        scores = ask_numbers(channel, ask, "scores", (len(public_labels),))
-        labels = np.asarray(public_labels, dtype=np.float64)
-        combination = rule_from_public_rows(list(scores.values()), labels)
     return ExpertsResult(
         parties=channel.parties,
         combination=combination,

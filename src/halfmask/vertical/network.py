@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import Ledger
 from halfmask.accounting.relations import Relation, check_relation
 from halfmask.errors import InputError
@@ -36,7 +36,6 @@ from halfmask.vertical.party import Party, admm_party
 from halfmask.vertical.store import RoundStore, Stored
 from halfmask.vertical.stranger import whole, word
 
-_HAIR = 1 - 1e-9
 _MOST_ROUNDS = 1_000_000_000
 
 
@@ -239,7 +238,7 @@ class NetworkParty:
         )
 
     def _ratio(self, withhold_share: float) -> float:
-        mu = gaussian_mu(self.settings.epsilon, self.settings.delta) * _HAIR
+        mu = Budget(epsilon=self.settings.epsilon, delta=self.settings.delta).mu
         return mu if self._relation == "replace" else mu / withhold_share
 
     def _share(
