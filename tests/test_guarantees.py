@@ -35,3 +35,19 @@ def test_every_guarantee_names_a_proof() -> None:
 def test_every_proof_names_the_tests_that_attack_it() -> None:
     for proof in sorted((ROOT / "docs" / "proofs").glob("*.md")):
         assert "test" in proof.read_text(encoding="utf-8"), f"{proof.name} names no test"
+
+
+def test_the_index_lists_every_proof_and_every_test_it_names_is_there() -> None:
+    folder = ROOT / "docs" / "proofs"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    listed = {f"{name}.md" for name in re.findall(r"^\| \[\w+\]\((\w+)\.md\)", index, re.MULTILINE)}
+    assert listed == {proof.name for proof in folder.glob("*.md")} - {"README.md"}
+    file, named = None, 0
+    for link, test in re.findall(r"\((\.\./\.\./tests/[\w/]+\.py)\)|`(test_\w+)`", index):
+        if link:
+            file = (folder / link).read_text(encoding="utf-8")
+            continue
+        assert file is not None, f"{test} stands before the file it is in"
+        assert f"def {test}(" in file, f"{test} is not in the file named before it"
+        named += 1
+    assert named > 40
