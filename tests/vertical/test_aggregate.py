@@ -130,7 +130,7 @@ def test_model_and_counts_together_cost_what_was_asked():
     assert "DP aggregate" in result.combination.rule
     for side, ledger in zip(parties.values(), ledgers, strict=True):
         assert ledger.spent() == pytest.approx(1.0, abs=1e-6)
-        model, counts = ledger.events()
+        counts, model = ledger.events()
         assert counts.count == 1
         squares = {
             name: model.count * getattr(model, name) ** 2 + getattr(counts, name) ** 2

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halfmask.accounting.gaussian import gaussian_epsilon
+from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.paid_rows import PaidRows
 from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.vertical.channel import LocalChannel, Message
 from halfmask.vertical.fdml import FdmlConfig, FdmlNoise, FdmlParty, run_fdml
 from halfmask.vertical.loss import loss_named
-from halfmask.vertical.paid_rows import PaidRows
+from halfmask.vertical.task import Budget
 
 
 def channel_of(parties):
@@ -103,9 +104,22 @@ def test_what_the_budget_refuses_is_never_released(columns):
     """Half the budget that two doors need: the second is refused, and there is no party."""
     ledger = MemoryLedger(epsilon=gaussian_epsilon(1.5, 1e-6), delta=1e-6)
     noise = FdmlNoise(kind="row", epochs=3, ratio=2.0)
-    door = Releaser(ledger, noise_source(0))
+    door = Releaser(ledger, noise_source(0), whole_plan=True)
     with pytest.raises(BudgetExceededError):
         FdmlParty("a", columns[0], strength=1.0, noise=noise, releaser=door)
+    assert ledger.events() == ()
+
+
+def test_scores_and_steps_of_a_simulation_are_one_charge(columns):
+    """Half of what one party needs is left in its ledger: nothing is charged to it."""
+    mu = gaussian_mu(1.0, 1e-6)
+    ledger = MemoryLedger(epsilon=gaussian_epsilon(0.9 * mu, 1e-6), delta=1e-6)
+    budget = Budget(epsilon=1.0, delta=1e-6, ledgers={"a": ledger})
+    door = budget.releaser("a", 0)
+    noise = FdmlNoise(kind="row", epochs=3, ratio=budget.ratio(1.0))
+    with pytest.raises(BudgetExceededError):
+        FdmlParty("a", columns[0], strength=1.0, noise=noise, releaser=door)
+    assert ledger.events() == ()
 
 
 @pytest.mark.parametrize("rows", [[0, 0], [-1], [300], [0.5], [[1]]])

@@ -12,6 +12,7 @@ pytest.importorskip("flwr")
 from test_flower import NAMES, organisations
 from test_hidden_labels import Recording, settings_of, task_of
 
+from halfmask.accounting.events import GaussianEvent
 from halfmask.accounting.gaussian import gaussian_epsilon
 from halfmask.accounting.ledger import Ledger, MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
@@ -108,6 +109,20 @@ def test_labels_whose_cost_does_not_fit_are_not_sent_and_cost_nothing(tmp_path):
     assert run_method(channel, settings)["combination"] == first["combination"]
     assert "expert-terms" not in {message.kind for message in channel.sent}
     assert len(Ledger.open(tmp_path / "second" / "labels.jsonl").entries()) == 1
+
+
+def test_a_model_and_its_counts_that_do_not_fit_together_cost_the_party_nothing(tmp_path):
+    organisations(tmp_path, method="experts", label="private")
+    path = tmp_path / "shop.jsonl"
+    book = Ledger.create(path, epsilon=1.0, delta=1e-6)
+    # What is left is enough for the model, and not for the counts of its scores as well.
+    book.charge([GaussianEvent(replace=0.02, withhold=0.01)], "an earlier training")
+    with_lines(tmp_path, "aggregate = true\n")
+    with (tmp_path / "shop.toml").open("a", encoding="utf-8") as file:
+        file.write(f'ledger = "{path}"\n')
+    with pytest.raises(BudgetExceededError):
+        run_method(Recording(tmp_path), settings_of(tmp_path, combine="aggregate"))
+    assert len(book.entries()) == 1
 
 
 class Spoiling(Recording):

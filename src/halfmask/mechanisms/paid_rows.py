@@ -36,7 +36,7 @@ def batch_of(rows: object, total: int) -> Rows:
 
 
 class PaidRows:
-    """Up to `count` releases about each of `rows` rows; charged in full when it is made.
+    """Up to `count` releases about each of `rows` rows; charged in full before the first.
 
     `sensitivity` bounds how far one row of a batch moves the statistic of that batch.
     Guarantee: docs/proofs/fdml.md.
@@ -60,7 +60,7 @@ class PaidRows:
             withhold=sensitivity.withhold / noise_std,
             count=count,
         )
-        releaser.charge(event, what)
+        releaser.open(event, what)
         self._releaser = releaser
         self._sensitivity, self._noise_std = sensitivity, noise_std
         self._left = np.full(rows, count)
@@ -74,6 +74,7 @@ class PaidRows:
                 f"Asked about a row more often than the {self._count} times that were paid for "
                 f"({self._what})."
             )
+        self._releaser.pay()
         self._left[batch] -= 1
         value = np.asarray(statistic(batch), dtype=np.float64)
         std = widened_std(self._noise_std, value.size, self._sensitivity)

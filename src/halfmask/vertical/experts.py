@@ -18,7 +18,7 @@ from halfmask.accounting.events import GaussianEvent
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
-from halfmask.mechanisms.release import Budget, Releaser, Sensitivity
+from halfmask.mechanisms.release import Budget, GaussianSeries, Releaser, Sensitivity
 from halfmask.vertical.aggregate import (
     BINS,
     count_costs,
@@ -119,6 +119,8 @@ class ExpertParty:
                     f"Party {self.name!r} would spend more of each label than it said before: its "
                     "file has changed, so start a new run."
                 )
+        # Opened before the model is trained: what does not fit together costs nothing.
+        series = self._open_counts() if self._share > 0 else None
         self.coefficients = noisy_newton(
             self.matrix,
             targets,
@@ -129,21 +131,23 @@ class ExpertParty:
             what=f"expert of {self.name}",
         )
         arrays = {"coefficients": self.coefficients} if self._release_model else {}
-        if self._share > 0:
-            arrays["counts"] = self._counts(targets)
+        if series is not None:
+            arrays["counts"] = series.release(self._counts(targets))
         return request.reply(arrays=arrays, values={"trained": 1})
 
-    def _counts(self, targets: Vector) -> Vector:
-        """Noisy counts of the scores of training rows by class; charged first."""
-        excess = self.known.target_excess
-        bound = count_sensitivity(excess)
-        exact = count_scores(self.scores(self.matrix), np.clip(targets, -excess, 1 + excess))
-        return self._releaser.gaussian(
-            exact,
+    def _open_counts(self) -> GaussianSeries:
+        bound = count_sensitivity(self.known.target_excess)
+        return self._releaser.gaussian_series(
             sensitivity=bound,
             noise_std=bound.replace / (self._ratio * math.sqrt(self._share)),
+            count=1,
             what=f"counts of the scores of {self.name} by class",
         )
+
+    def _counts(self, targets: Vector) -> Vector:
+        """Exact counts of the scores of training rows by class, to be released with noise."""
+        excess = self.known.target_excess
+        return count_scores(self.scores(self.matrix), np.clip(targets, -excess, 1 + excess))
 
     def _targets(self, request: Message) -> Vector:
         targets = numbers(request.arrays.get("targets"), (self.party.rows,), "targets")

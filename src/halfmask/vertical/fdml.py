@@ -22,11 +22,11 @@ import numpy as np
 
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
+from halfmask.mechanisms.paid_rows import PaidRows, Rows, batch_of
 from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.vertical.block import Vector
 from halfmask.vertical.channel import Channel, Message, ask_all, ask_numbers
 from halfmask.vertical.loss import LossName, loss_named
-from halfmask.vertical.paid_rows import PaidRows, Rows, batch_of
 from halfmask.vertical.party import Party
 from halfmask.vertical.rows import bounded_rows
 from halfmask.vertical.stranger import MOST, number, numbers

@@ -306,7 +306,7 @@ class NetworkParty:
             self._matrix,
             rows=rows,
             ratio=self._ratio(training_costs(rows, 1.0, config, share).withhold),
-            releaser=Releaser(self._ledger(), self._noise),
+            releaser=Releaser(self._ledger(), self._noise, whole_plan=True),
             config=config,
             aggregate_share=share,
         )

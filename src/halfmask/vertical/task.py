@@ -63,11 +63,11 @@ class Budget:
     label_ledger: BudgetLedger | None = None
 
     def releaser(self, name: str, index: int) -> Releaser:
-        """The door of one party: its own ledger, its own noise."""
+        """The door of one party: its own ledger, its own noise; what it opens is one charge."""
         ledger = self.ledgers.get(name) or MemoryLedger(
             epsilon=self.epsilon, delta=self.delta, relation=self.relation
         )
-        return Releaser(ledger, self.noise(index))
+        return Releaser(ledger, self.noise(index), whole_plan=True)
 
     def noise(self, index: int) -> NoiseSource:
         """The noise of the party at `index`; unsafe seeds differ between parties."""
