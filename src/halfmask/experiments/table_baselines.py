@@ -26,8 +26,8 @@ Task = Literal["classification", "regression"]
 BINS = 32
 PENALTIES = (0.3, 3.0, 30.0, 300.0)
 """Ridge penalties of the binned model: 1 / C of a logistic one, alpha of a linear one."""
-LEAVES = (4, 8, 16)
-MOST_TREES, TREES_STEP = 400, 10
+LEAVES = (8, 16, 32)
+MOST_TREES, TREES_STEP = 300, 10
 TREE_OPTIONS = {"learning_rate": 0.05, "min_samples_leaf": 40, "l2_regularization": 1.0}
 _FOLDS, _FOLD_SEED = 3, 2026
 _MOST_LEVELS = 250  # HistGradientBoosting takes 255 at most

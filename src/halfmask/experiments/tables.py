@@ -278,6 +278,7 @@ def unsafe_seed(*parts: object) -> int:
 
 
 def _fitted(job: _Job, rows: Rows, out: Path | None, seed: int) -> _Done:
+    import sklearn.ensemble  # noqa: F401  (its OpenMP is limited only once it is loaded)
     from threadpoolctl import threadpool_limits
 
     # Each worker has one core, and OpenMP waits for ever on threads that a fork left behind.
