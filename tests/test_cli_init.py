@@ -107,7 +107,14 @@ def test_a_broken_file_ends_with_exit_code_2(tmp_path: Path) -> None:
 
 def test_kinds_of_parquet_follow_its_types(tmp_path: Path) -> None:
     table = pa.table(
-        {"f": [1.5], "i": [1], "b": [True], "s": ["x"], "d": pa.array([0], pa.date32())}
+        {
+            "f": [1.5],
+            "i": [1],
+            "b": [True],
+            "s": ["x"],
+            "d": pa.array([0], pa.date32()),
+            "t": pa.array([0], pa.timestamp("us", "Europe/Berlin")),
+        }
     )
     pa.parquet.write_table(table, tmp_path / "t.parquet")
     done = run(tmp_path / "t.parquet", "--json")
@@ -116,10 +123,32 @@ def test_kinds_of_parquet_follow_its_types(tmp_path: Path) -> None:
     assert kinds == {
         "f": "number",
         "i": "number",
-        "b": "category",
+        "b": "bool",
         "s": "category",
-        "d": "category",
+        "d": "date",
+        "t": "date",
     }
+
+
+def test_iso_dates_of_a_csv_are_proposed_as_dates_without_one_being_shown(tmp_path: Path) -> None:
+    path = tmp_path / "visits.csv"
+    path.write_text("seen,left\n1987-05-04,1987-05-04 10:00\nNA,\n1988-01-01,soon\n")
+    done = run(path)
+    columns = tomllib.loads(done.stdout)["columns"]
+    assert {name: column["kind"] for name, column in columns.items()} == {
+        "seen": "date",
+        "left": "category",
+    }
+    assert "198" not in done.stdout
+    bounds = "bounds = [1980-01-01, 1990-01-01]  # two"
+    filled = done.stdout.replace(
+        "# bounds = [LOW, HIGH]      # required while private: two", bounds
+    )
+    filled = filled.replace('# categories = ["A", "B"]', 'categories = ["soon"]')
+    filled = filled.replace('name = ""', 'name = "y"').replace("# classes = []", "classes = [0, 1]")
+    (tmp_path / "visits.toml").write_text(filled)
+    read = Schema.from_toml(tmp_path / "visits.toml")
+    assert read.columns[0].bounds == ("1980-01-01", "1990-01-01")
 
 
 @given(

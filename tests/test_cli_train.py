@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -237,3 +238,24 @@ def test_evaluating_without_the_label_says_so(people: Path) -> None:
 def test_a_delta_that_lets_one_row_fail_is_warned_about(people: Path) -> None:
     assert "below 1 / rows" in train(people, "--delta", 0.01).stderr
     assert "below 1 / rows" not in train(people, "--delta", 1e-5, out="other").stderr
+
+
+def test_the_time_of_a_fit_is_told_in_whole_seconds(people: Path) -> None:
+    """The exact time may depend on private rows: it is neither printed nor stored."""
+    trained = train(people, "--json", out="timed")
+    seconds = json.loads(trained.stdout)["seconds"]
+    assert isinstance(seconds, int)
+    assert seconds >= 1
+    told = train(people, out="again")
+    assert re.search(r"\(\d+ s\)", told.stdout)
+    assert not re.search(r"\d\.\d+ s\)", told.output)
+    compared = halfmask(
+        "compare", people / "people.csv", "--schema", people / "people.toml", "--epsilon", 5,
+        "--methods", "gd,one-shot", "--json", "--out", people / "both",
+    )  # fmt: skip
+    rows = json.loads(compared.stdout)["methods"]
+    assert all(isinstance(row["seconds"], int) for row in rows)
+    stored = json.loads((people / "both" / "compare.json").read_text(encoding="utf-8"))
+    assert [row["seconds"] for row in stored["methods"]] == [row["seconds"] for row in rows]
+    for folder in ("timed", "both/gd"):
+        assert "seconds" not in (people / folder / "model.json").read_text(encoding="utf-8")

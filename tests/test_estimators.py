@@ -11,16 +11,20 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from sklearn.base import clone
-from sklearn.model_selection import cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MaxAbsScaler
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.decomposition import PCA
+from sklearn.feature_selection import SelectKBest
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask import estimators as all_estimators
 from halfmask.accounting.ledger import Ledger, MemoryLedger
 from halfmask.errors import BudgetExceededError, DataError, InputError
-from halfmask.estimators import SpendsAgainWarning
+from halfmask.estimators import SpendsAgainWarning, UncoveredStepWarning
 from halfmask.schema import Column, Label, Schema
 
 # Noise is seeded and small, and rows keep their length: the checks ask whether an estimator behaves
@@ -155,10 +159,76 @@ def test_a_ledger_caps_what_clones_spend(tmp_path: Any) -> None:
         clone(clone(model)).fit(frame())
 
 
-def test_it_works_in_a_pipeline() -> None:
-    X = frame()[["age", "dose"]].to_numpy(float)
-    model = make_pipeline(MaxAbsScaler(), HalfmaskClassifier(epsilon=20, unsafe_seed=0))
-    assert model.fit(X, frame()["sick"]).score(X, frame()["sick"]) > 0.5
+ROWS, SICK = frame()[["age", "dose"]].to_numpy(float), frame()["sick"]
+
+
+def fixed_scale(rows: np.ndarray) -> np.ndarray:
+    """By numbers that are known without the data."""
+    return rows / [100.0, 10.0]
+
+
+def test_it_works_behind_steps_that_learn_nothing() -> None:
+    steps = [FunctionTransformer(fixed_scale), Normalizer(), "passthrough"]
+    model = make_pipeline(*steps, HalfmaskClassifier(epsilon=20, unsafe_seed=0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert model.fit(ROWS, SICK).score(ROWS, SICK) > 0.5
+    assert not any("step" in line for line in model[-1].privacy_.not_covered)
+
+
+def test_a_scaler_carries_one_persons_private_value_to_every_row() -> None:
+    """Why a scaler in front breaks the guarantee: one cell moves what the estimator is handed."""
+    one, two = ROWS.copy(), ROWS.copy()
+    two[0, 1] = 1e6
+    moved = MaxAbsScaler().fit_transform(one) != MaxAbsScaler().fit_transform(two)
+    assert moved.any(axis=1).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    "scaler", [MaxAbsScaler(), StandardScaler(), PCA(), FeatureUnion([("scale", StandardScaler())])]
+)
+def test_a_step_that_learns_from_private_rows_is_named(scaler: Any) -> None:
+    model = make_pipeline(scaler, HalfmaskClassifier(epsilon=20))
+    name = model.steps[0][0]
+    with pytest.warns(UncoveredStepWarning, match=name):
+        model.fit(ROWS, SICK)
+    stated = model[-1].privacy_
+    assert any(name in line and "every row" in line for line in stated.not_covered)
+    assert name in stated.text()
+
+
+def test_a_step_is_found_through_searches_and_nested_pipelines() -> None:
+    inner = make_pipeline(FunctionTransformer(), HalfmaskClassifier(epsilon=20))
+    outer = make_pipeline(StandardScaler(), inner)
+    with pytest.warns(UncoveredStepWarning, match="standardscaler"):
+        outer.fit(ROWS, SICK)
+    search = GridSearchCV(outer, {"pipeline__halfmaskclassifier__epsilon": [5, 20]}, cv=2)
+    with pytest.warns(UncoveredStepWarning, match="standardscaler"):
+        search.fit(ROWS, SICK)
+
+
+def test_a_scaled_target_is_found_too() -> None:
+    model = TransformedTargetRegressor(HalfmaskRegressor(epsilon=20), transformer=StandardScaler())
+    with pytest.warns(UncoveredStepWarning, match="transformer of the target"):
+        model.fit(ROWS, ROWS[:, 1])
+
+
+def test_steps_of_public_columns_pass_where_only_the_label_is_private() -> None:
+    model = make_pipeline(StandardScaler(), HalfmaskClassifier(epsilon=20, public="all"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(ROWS, SICK)
+    choosing = make_pipeline(SelectKBest(k=1), HalfmaskClassifier(epsilon=20, public="all"))
+    with pytest.warns(UncoveredStepWarning, match="selectkbest"):
+        choosing.fit(ROWS, SICK)
+
+
+def test_a_step_fitted_elsewhere_passes() -> None:
+    public_rows = np.array([[0.0, 0.0], [100.0, 10.0]])
+    ready = FrozenEstimator(MaxAbsScaler().fit(public_rows))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_pipeline(ready, HalfmaskClassifier(epsilon=20)).fit(ROWS, SICK)
 
 
 def test_many_classes_and_mixed_class_types() -> None:

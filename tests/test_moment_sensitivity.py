@@ -30,9 +30,10 @@ CODINGS: tuple[Coding, ...] = ("public", "one-hot", "signed")
 
 def label_of(coding: Coding, n: int, rng: np.random.Generator) -> np.ndarray:
     if coding == "signed":
-        ends = rng.choice([-1.0, 1.0, rng.uniform(-1, 1)], n)
+        ends = rng.choice([-1.0, 1.0, 0.0, rng.uniform(-1, 1)], n)
         return ends[:, None]
-    return np.eye(3)[rng.integers(0, 3, n)]
+    # A missing label is the middle of all codes.
+    return np.vstack([np.eye(3), np.full((1, 3), 1 / 3)])[rng.integers(0, 4, n)]
 
 
 def private_of(bounds: RowBounds, n: int, width: int, rng: np.random.Generator) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,38 @@ def test_any_schema_survives_toml(declared: list[Column]) -> None:
     assert Schema.from_dict(tomllib.loads(original.to_toml())) == original
 
 
+DATED = """
+[label]
+name = "y"
+role = "private"
+classes = [0, 1]
+[columns.day]
+role = "private"
+kind = "date"
+bounds = [2015-01-01, 2024-12-31]
+[columns.time]
+role = "private"
+kind = "date"
+bounds = [2015-01-01T06:30:00+01:00, "2024-12-31 12:00"]
+bins = 0
+[columns.seen]
+role = "public"
+kind = "date"
+[columns.smoker]
+role = "private"
+kind = "bool"
+"""
+
+
+def test_dates_and_truth_values_survive_a_round_trip(tmp_path: Path) -> None:
+    read = Schema.from_toml(written(tmp_path, DATED))
+    assert read.columns[0].bounds == ("2015-01-01", "2024-12-31")
+    assert read.columns[1].bounds == ("2015-01-01T05:30:00", "2024-12-31T12:00:00")
+    assert [column.scaled for column in read.columns] == [False, True, False, False]
+    assert Schema.from_toml(written(tmp_path, read.to_toml())) == read
+    assert Schema.from_dict(json.loads(json.dumps(read.to_dict()))) == read
+
+
 def test_classes_keep_the_type_they_were_declared_with() -> None:
     for classes in ([0, 1], [True, False], ["no", "yes"]):
         label = schema(label={**LABEL, "classes": classes}).label
@@ -138,6 +171,17 @@ def test_classes_keep_the_type_they_were_declared_with() -> None:
         ({"role": "public", "kind": "category", "categories": ["a", "NA"]}, ["'NA'", "missing"]),
         ({"role": "public", "kind": "category", "categories": [1.5]}, ["'age'", "quote them"]),
         ({**AGE, "party": 3}, ["'age'", "party"]),
+        ({"role": "private", "kind": "date"}, ["'age'", "private date", "bounds ="]),
+        ({"role": "public", "kind": "date", "bounds": [1, 2]}, ["'age'", "two dates"]),
+        ({"role": "public", "kind": "date", "bounds": ["2020-01-01", "x"]}, ["two dates"]),
+        (
+            {"role": "public", "kind": "date", "bounds": ["2021-01-01", "2020-01-01"]},
+            ["first must be below"],
+        ),
+        ({"role": "public", "kind": "date", "categories": ["a"]}, ["date with categories"]),
+        ({"role": "public", "kind": "date", "bins": 1}, ["bins 1"]),
+        ({"role": "public", "kind": "bool", "bounds": [0, 1]}, ["truth value with bounds"]),
+        ({"role": "public", "kind": "bool", "categories": [0, 1]}, ["truth value with categories"]),
     ],
 )
 def test_a_wrong_column_is_named_with_its_fix(keys: dict[str, Any], words: list[str]) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import FrozenInstanceError, dataclass
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from halfmask.accounting.accountant import epsilon
 from halfmask.accounting.events import (
@@ -16,8 +19,9 @@ from halfmask.accounting.events import (
     PoissonGaussianEvent,
     RandomizedResponseEvent,
 )
+from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.errors import InputError
-from halfmask.statement import Statement, _round_up, describe
+from halfmask.statement import Statement, _round_up, chance, describe
 
 
 @dataclass(frozen=True)
@@ -175,3 +179,45 @@ def test_printed_numbers_are_never_below_the_truth(value: float) -> None:
 )
 def test_events_in_words(event: Event, words: str) -> None:
     assert words in describe(event)
+
+
+def _claim(text: str) -> str:
+    return " ".join(text.split()).split("Epsilon under both")[0]
+
+
+def test_the_sentence_bounds_sets_of_outcomes() -> None:
+    """A single outcome may be likelier than e to the epsilon far more often than delta says."""
+    claim = _claim(statement(events=[GaussianEvent(replace=0.225, withhold=0.1)]).text())
+    assert "any set of outcomes at most" in claim
+    assert "times as likely (e to the epsilon), plus at most one in a million" in claim
+    for wrong in ("except", "but for", "probability of about", "nothing more than", "may fail"):
+        assert wrong not in claim
+
+
+def test_the_loss_exceeds_epsilon_more_often_than_delta() -> None:
+    """Why the sentence must not say "except with probability delta"."""
+    one = gaussian_mu(1.0, 1e-6)
+    exceeds = norm.sf(1.0 / one - one / 2)
+    assert exceeds == pytest.approx(2e-5, rel=0.15)
+    assert exceeds > 15 * 1e-6
+
+
+def test_any_set_stays_within_the_sentence() -> None:
+    """P(S) <= e^epsilon Q(S) + delta for the half lines, which are the worst sets, and reached."""
+    one = gaussian_mu(1.0, 1e-6)
+    ends = np.linspace(-8, 12, 4001)
+    beyond = norm.sf(ends - one) - math.e * norm.sf(ends)
+    assert beyond.max() <= 1e-6 * (1 + 1e-6)
+    assert beyond.max() > 0.99e-6
+
+
+@given(st.floats(min_value=1e-14, max_value=0.5))
+def test_delta_in_words_is_never_below_delta(delta: float) -> None:
+    said = chance(delta).removeprefix("one in ").replace(",", "").replace("a million", "1000000")
+    assert delta * (1 - 1e-8) <= 1 / int(said) <= 2 * delta
+
+
+def test_delta_in_words_reads_well() -> None:
+    assert chance(1e-6) == "one in a million"
+    assert chance(1e-5) == "one in 100,000"
+    assert chance(1e-300) == "1e-300"

@@ -25,7 +25,7 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.methods.auto import Choice
 from halfmask.model import Model
 from halfmask.table import Encoder, Table
-from halfmask.training import choose_method, train
+from halfmask.training import choose_method, train, whole_seconds
 
 _SPENT = 0.98  # a method that has charged this share of its epsilon will charge no more
 _ATTEMPTS = 8
@@ -48,7 +48,7 @@ class Trained:
 
     choice: Choice
     model: Model
-    seconds: float
+    seconds: int
 
 
 class _RehearsedError(Exception):
@@ -204,7 +204,7 @@ def run(
         )
         if planned.auto == choice.method:
             model = replace(model, reason=choice.reason)
-        seconds = time.perf_counter() - started
+        seconds = whole_seconds(started)
         trained.append(Trained(choice=choice, model=model, seconds=seconds))
         if keep is not None:
             keep(trained[-1])

@@ -8,19 +8,31 @@ Guarantee: docs/proofs/encoding.md.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from halfmask.cells import Sameness, moment, moment_seconds, moment_text, sameness
 from halfmask.errors import DataError, SchemaError
-from halfmask.frames import TEXT, numbers, texts
+from halfmask.frames import TEXT, dates, numbers, texts
 from halfmask.schema import DEFAULT_BINS, Column, Level, level_text
 
 MAX_LEARNT_LEVELS = 1000
 """A public category without declared levels keeps its most frequent ones; the rest is "other"."""
+Unit = Literal["number", "date"]
+"""What a range counts: the numbers of a column, or the seconds of its dates since 1970."""
+
+
+def _range_values(table: pa.Table, column: str, unit: Unit) -> np.ndarray:
+    return dates(table, column) if unit == "date" else numbers(table, column)
+
+
+def _edge_name(edge: float, unit: Unit) -> str:
+    return moment_text(round(edge * 10**6) * 1000) if unit == "date" else f"{edge:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,24 +43,25 @@ class Bins:
     """
 
     edges: tuple[float, ...]
+    unit: Unit = "number"
 
     @property
     def width(self) -> int:
         return len(self.edges) + 2
 
     def names(self, column: str) -> list[str]:
-        ends = ["", *(f"{edge:g}" for edge in self.edges), ""]
+        ends = ["", *(_edge_name(edge, self.unit) for edge in self.edges), ""]
         spans = [f"{column}={low}..{high}" for low, high in itertools.pairwise(ends)]
         return [*spans, f"{column}=<missing>"]
 
     def write(self, block: np.ndarray, table: pa.Table, column: str) -> None:
-        values = numbers(table, column)
+        values = _range_values(table, column, self.unit)
         codes = np.searchsorted(np.asarray(self.edges), values, side="right")
         codes[np.isnan(values)] = len(self.edges) + 1
         block[np.arange(len(codes)), codes] = 1.0
 
     def to_json(self) -> dict[str, Any]:
-        return {"edges": list(self.edges)}
+        return {"edges": list(self.edges), **_unit_json(self.unit)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +70,14 @@ class Scaled:
 
     low: float
     high: float
+    unit: Unit = "number"
     width = 2
 
     def names(self, column: str) -> list[str]:
         return [column, f"{column}=<missing>"]
 
     def write(self, block: np.ndarray, table: pa.Table, column: str) -> None:
-        values = numbers(table, column)
+        values = _range_values(table, column, self.unit)
         missing = np.isnan(values)
         if self.high > self.low:
             inside = np.clip(values, self.low, self.high)
@@ -74,7 +88,11 @@ class Scaled:
         block[:, 1] = missing
 
     def to_json(self) -> dict[str, Any]:
-        return {"range": [self.low, self.high]}
+        return {"range": [self.low, self.high], **_unit_json(self.unit)}
+
+
+def _unit_json(unit: Unit) -> dict[str, str]:
+    return {} if unit == "number" else {"unit": unit}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,13 +127,28 @@ def declared(column: Column) -> Coding | None:
     """The coding that follows from the declaration; None if a public column leaves it open."""
     if column.kind == "category":
         return None if column.categories is None else Levels(levels=column.categories)
+    if column.kind == "bool":
+        return Levels(levels=("false", "true"))
     if column.bounds is None:
         return None
-    low, high = column.bounds
+    low, high = (_bound(end) for end in column.bounds)
     bins = DEFAULT_BINS if column.bins is None else column.bins
     if bins == 0:
-        return Scaled(low=low, high=high)
-    return Bins(edges=tuple(np.linspace(low, high, bins + 1)[1:-1].tolist()))
+        return Scaled(low=low, high=high, unit=_unit(column))
+    edges = np.linspace(low, high, bins + 1)[1:-1]
+    return Bins(edges=tuple(edges.tolist()), unit=_unit(column))
+
+
+def _unit(column: Column) -> Unit:
+    return "date" if column.kind == "date" else "number"
+
+
+def _bound(end: float | str) -> float:
+    if not isinstance(end, str):
+        return end
+    found = moment(end)
+    assert found is not None  # the column has checked it
+    return moment_seconds(found)
 
 
 def learnt(column: Column, table: pa.Table) -> Coding:
@@ -124,17 +157,18 @@ def learnt(column: Column, table: pa.Table) -> Coding:
         raise SchemaError(f"Column {column.name!r} is private: nothing may be learnt from it.")
     if column.kind == "category":
         return Levels(levels=_frequent_levels(texts(table, column.name)))
-    values = numbers(table, column.name)
+    unit = _unit(column)
+    values = _range_values(table, column.name, unit)
     finite = values[np.isfinite(values)]
     bins = DEFAULT_BINS if column.bins is None else column.bins
     if bins == 0:
         ends = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
-        return Scaled(low=float(ends[0]), high=float(ends[1]))
+        return Scaled(low=float(ends[0]), high=float(ends[1]), unit=unit)
     if not finite.size:
-        return Bins(edges=())
+        return Bins(edges=(), unit=unit)
     inner = np.quantile(finite, np.linspace(0, 1, bins + 1)[1:-1], method="higher")
     # An edge at the minimum would leave an interval without a row.
-    return Bins(edges=tuple(np.unique(inner[inner > finite.min()]).tolist()))
+    return Bins(edges=tuple(np.unique(inner[inner > finite.min()]).tolist()), unit=unit)
 
 
 def coding_from_json(data: dict[str, Any]) -> Coding:
@@ -142,35 +176,65 @@ def coding_from_json(data: dict[str, Any]) -> Coding:
     try:
         if "levels" in data:
             return Levels(levels=tuple(str(level) for level in data["levels"]))
+        unit: Unit = "date" if data.get("unit") == "date" else "number"
         if "edges" in data:
-            return Bins(edges=tuple(float(edge) for edge in data["edges"]))
+            return Bins(edges=tuple(float(edge) for edge in data["edges"]), unit=unit)
         low, high = data["range"]
-        return Scaled(low=float(low), high=float(high))
+        return Scaled(low=float(low), high=float(high), unit=unit)
     except (KeyError, TypeError, ValueError):
         raise DataError("The stored encoder is damaged: train the model again.") from None
 
 
 def level_codes(values: pa.ChunkedArray, levels: tuple[Level, ...]) -> np.ndarray:
-    """The position of each text among `levels`, -1 where it is not among them or missing."""
-    spellings: list[str] = []
-    position: list[int] = []
-    for code, level in enumerate(levels):
-        text = level_text(level)
-        same = _spellings(text)
-        spellings += same
-        position += [code] * len(same)
-    found = pc.index_in(values, value_set=pa.array(spellings, TEXT))
-    place = pc.fill_null(found, len(spellings))
-    codes: np.ndarray = np.asarray([*position, -1], dtype=np.int64)[np.asarray(place)]
-    return codes
+    """The position of each text among `levels`, -1 where it is not among them or missing.
+
+    The same text wins. Any other text is looked up once by what it equals (see `_Alike`).
+    """
+    words = [level_text(level) for level in levels]
+    found = pc.index_in(values, value_set=pa.array(words, TEXT))
+    codes = np.asarray(pc.fill_null(found, -1)).astype(np.int64)
+    alike = _Alike(words)
+    if not alike.places or not (codes < 0).any():
+        return codes
+    rest = pc.unique(values.filter(pa.array(codes < 0))).drop_null()
+    known = [(word, code) for word in rest.to_pylist() if (code := alike.code(word)) >= 0]
+    if not known:
+        return codes
+    found = pc.index_in(values, value_set=pa.array([word for word, _ in known], TEXT))
+    place = np.asarray(pc.fill_null(found, len(known)))
+    others = np.array([*(code for _, code in known), -1], dtype=np.int64)[place]
+    return np.where(codes < 0, others, codes)
 
 
-def _spellings(text: str) -> list[str]:
-    """A truth value is written True, true or TRUE, depending on what wrote the file."""
-    lowered = text.casefold()
-    if lowered in ("true", "false"):
-        return [lowered, lowered.title(), lowered.upper()]
-    return [text]
+def same_levels(levels: tuple[Level, ...]) -> bool:
+    """Whether two of the levels equal one value, so that only their spelling tells them apart."""
+    places = _Alike([level_text(level) for level in levels]).places
+    values = Counter(value for kind, value in places if kind != "date")
+    return any(len(codes) > 1 for codes in places.values()) or max(values.values(), default=0) > 1
+
+
+class _Alike:
+    """Levels by what they equal, as a number, a date or a truth value, where one alone does.
+
+    So 1.0 is the declared 1 and TRUE the declared true, while 250.1 and 250.10 stay two levels if
+    both are declared. A truth value is also the number that columns of numbers make of it.
+    """
+
+    def __init__(self, words: list[str]) -> None:
+        self.places: dict[Sameness, list[int]] = {}
+        for code, word in enumerate(words):
+            same = sameness(word)
+            if same is not None:
+                self.places.setdefault(same, []).append(code)
+
+    def code(self, word: str) -> int:
+        same = sameness(word)
+        if same is None:
+            return -1
+        swapped = {"truth": "number", "number": "truth"}
+        kind, value = same
+        fitting = self.places.get(same) or self.places.get((swapped.get(kind, kind), value), [])
+        return fitting[0] if len(fitting) == 1 else -1
 
 
 def _frequent_levels(values: pa.ChunkedArray) -> tuple[str, ...]:

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,12 +17,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.feature_selection import SelectorMixin, VarianceThreshold
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from halfmask.accounting.ledger import BudgetLedger
+from halfmask.bare_arrays import without_values
 from halfmask.errors import DataError, InputError
-from halfmask.frames import as_arrow
+from halfmask.frames import as_arrow, values_column
 from halfmask.mechanisms.noise import noise_source
 from halfmask.model import Model, class_array
 from halfmask.public_function import PublicPart, with_public_part
@@ -32,6 +40,10 @@ from halfmask.training import train
 
 class SpendsAgainWarning(UserWarning):
     """A clone is fitted: cross-validation and searches spend the budget once per fit."""
+
+
+class UncoveredStepWarning(UserWarning):
+    """A pipeline step before the estimator learns from private rows, outside the guarantee."""
 
 
 class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
@@ -72,6 +84,10 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
                 SpendsAgainWarning,
                 stacklevel=2,
             )
+        steps = _steps_that_learn(label_alone=self.public == "all")
+        uncovered = _UNCOVERED_STEPS.format(steps=" and ".join(steps)) if steps else None
+        if uncovered is not None:
+            warnings.warn(uncovered, UncoveredStepWarning, stacklevel=2)
         encoder, table = self._training_table(X, y)
         model = train(
             table,
@@ -85,6 +101,9 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
             row_norm=self.row_norm,
             options=self.options,
         )
+        if uncovered is not None:
+            stated = (*model.privacy.not_covered, uncovered)
+            model = replace(model, privacy=replace(model.privacy, not_covered=stated))
         self._adopt(model)
         return self
 
@@ -140,19 +159,40 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
                 f"{type(self).__name__} requires y to be passed, but the target y is None: pass "
                 "fit(X, y), or a schema that names the label column."
             )
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=self._task == "regression")
-        if self._task == "classification":
-            check_classification_targets(y)
+        X, y = without_values(lambda: self._checked(X, y), X=X, y=y)
         table = Table.from_arrays(
             X, y, row_norm=self.row_norm, task=self._task, label_bounds=self._label_bounds()
         )
         return None, with_public_part(table, X, self.public)
 
+    def _labelled(self, X: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
+        """Rows to score with their labels: `y`, or the label column where a row has one."""
+        check_is_fitted(self)
+        if y is not None:
+            return X, y, weights
+        encoder = self.model_.encoder
+        if encoder is None:
+            raise InputError("Pass y: a bare array has no label column.")
+        table = self.model_.encode(X, with_label=True)
+        kept = ~table.unlabelled
+        rows = as_arrow(X, [column.name for column in encoder.schema.columns]).filter(kept)
+        found = table.labelled().label
+        if table.classes is not None:
+            found = class_array(table.classes)[found]
+        return rows, found, None if weights is None else np.asarray(weights)[kept]
+
+    def _checked(self, X: Any, y: Any) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        """scikit-learn's own checks of bare arrays."""
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=self._task == "regression")
+        if self._task == "classification":
+            check_classification_targets(y)
+        return X, y
+
     def _new_table(self, X: Any) -> Table:
         check_is_fitted(self)
         if self.model_.encoder is not None:
             return self.model_.encode(X)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        X = without_values(lambda: validate_data(self, X, dtype=np.float64, reset=False), X=X)
         return with_public_part(self.model_.encode(X), X, self.public)
 
     def __sklearn_clone__(self) -> Self:
@@ -192,7 +232,9 @@ class _Classifier(ClassifierMixin, _HalfmaskEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy on rows of yours, which no guarantee covers; `y` may come from the frame."""
-        return float(super().score(X, _label_of(self, X, y), sample_weight))
+        rows, given, weights = self._labelled(X, y, sample_weight)
+        scored = super().score
+        return without_values(lambda: float(scored(rows, given, weights)), y=given)
 
 
 class _Regressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[misc]
@@ -240,7 +282,9 @@ class _Regressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """R² on rows of yours, which no guarantee covers; `y` may come from the frame."""
-        return float(super().score(X, _label_of(self, X, y), sample_weight))
+        rows, given, weights = self._labelled(X, y, sample_weight)
+        scored = super().score
+        return without_values(lambda: float(scored(rows, given, weights)), y=given)
 
 
 class HalfmaskClassifier(_Classifier):
@@ -372,25 +416,51 @@ class LabelSpanClassifier(_Classifier):
     _method = "label-span"
 
 
+_UNCOVERED_STEPS = (
+    "The {steps} in front of this model learnt from the rows it was fitted on: through it one "
+    "private value moves every row, so the guarantee does not hold for the data before that step. "
+    "Scale by numbers that are known without the data, let a schema declare bounds, or fit the "
+    "step on public rows and freeze it (docs/pitfalls.md)."
+)
+
+
+def _steps_that_learn(*, label_alone: bool) -> list[str]:
+    """Steps of the pipelines that are calling us which learn from rows (or labels, `label_alone`).
+
+    scikit-learn tells an estimator nothing of its pipeline, so the stack is asked. What was scaled
+    before the call, by hand, cannot be seen.
+    """
+    found: dict[str, None] = {}
+    frame = inspect.currentframe()
+    while frame is not None:
+        own = frame.f_locals.get("self") if frame.f_code.co_varnames[:1] == ("self",) else None
+        if isinstance(own, Pipeline):
+            steps = [(f"pipeline step {name!r}", step) for name, step in own.steps[:-1]]
+        elif isinstance(own, TransformedTargetRegressor):
+            steps = [("transformer of the target", own.transformer)]
+        else:
+            steps = []
+        found |= dict.fromkeys(name for name, step in steps if _learns(step, label_alone))
+        frame = frame.f_back
+    return list(found)
+
+
+def _learns(step: Any, label_alone: bool) -> bool:
+    if step is None or isinstance(step, str | FrozenEstimator):
+        return False
+    tags = get_tags(step)
+    if not label_alone:
+        return bool(tags.requires_fit)
+    chooses = isinstance(step, SelectorMixin) and not isinstance(step, VarianceThreshold)
+    return bool(tags.target_tags.required) or chooses
+
+
 def _with_label(X: Any, y: Any, schema: Schema) -> pa.Table:
     """The frame's columns with `y` as the label column, whether or not the frame has one."""
     names = [column.name for column in schema.columns]
     names += [schema.unit.column] if schema.unit else []
     table = as_arrow(X, names)
-    values = np.asarray(y)
-    if values.ndim != 1 or len(values) != table.num_rows:
-        raise DataError(
-            f"Expected one label a row: {table.num_rows} rows, y of shape {values.shape}."
-        )
-    return table.append_column(schema.label.name, pa.array(values.tolist()))
-
-
-def _label_of(estimator: _HalfmaskEstimator, X: Any, y: Any) -> Any:
-    """`y`, or the label column of the frame in the model's own classes."""
-    if y is not None:
-        return y
-    check_is_fitted(estimator)
-    if estimator.model_.encoder is None:
-        raise InputError("Pass y: a bare array has no label column.")
-    table = estimator.model_.encode(X, with_label=True)
-    return table.label if table.classes is None else class_array(table.classes)[table.label]
+    values = values_column(y, schema.label.name)
+    if len(values) != table.num_rows:
+        raise DataError(f"Expected one label a row: {table.num_rows} rows, {len(values)} labels.")
+    return table.append_column(schema.label.name, values)

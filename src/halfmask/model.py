@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from importlib import import_module
 from pathlib import Path
+from types import NoneType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from scipy.special import expit, softmax
 
 from halfmask.errors import DataError, InputError
 from halfmask.methods.fitted import LinearFit
+from halfmask.model_folder import damaged, field, read_arrays, read_json, rebuilt
 from halfmask.statement import Statement
 from halfmask.stored_options import options_from_json, options_to_json
 from halfmask.table import Encoder, Table, Task
@@ -47,8 +49,8 @@ class Model(ABC):
     method: str
     reason: str
     privacy: Statement
-    details: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] | None = field(default_factory=dict)
+    details: Mapping[str, Any] = dataclass_field(default_factory=dict)
+    options: Mapping[str, Any] | None = dataclass_field(default_factory=dict)
 
     @abstractmethod
     def scores(self, table: Table) -> Floats:
@@ -67,7 +69,8 @@ class Model(ABC):
         """A frame (or a bare array, where the model was fitted on one) as a table, row by row."""
         if self.encoder is not None:
             return self.encoder.encode(frame, with_label, with_unit=False)
-        assert self.row_norm is not None
+        if self.row_norm is None:
+            raise InputError("This model was fitted on a table without a schema: pass it a table.")
         return Table.from_arrays(
             frame, row_norm=self.row_norm, task=self.task, label_bounds=self.label_bounds
         )
@@ -76,7 +79,7 @@ class Model(ABC):
         """The probability of each class, one row each, summing to one."""
         if self.task != "classification":
             raise InputError("A regression model predicts numbers: it has no class probabilities.")
-        scores = self.scores(table)
+        scores = self._finite_scores(table)
         if scores.shape[1] > 1:
             spread: Floats = softmax(scores, axis=1)
             return spread
@@ -85,7 +88,7 @@ class Model(ABC):
 
     def predict(self, table: Table) -> NDArray[Any]:
         """The likeliest class of each row, or its number clamped to the declared bounds."""
-        scores = self.scores(table)
+        scores = self._finite_scores(table)
         if self.task == "regression":
             assert self.label_bounds is not None
             numbers: Floats = np.clip(scores[:, 0], *self.label_bounds)
@@ -93,6 +96,13 @@ class Model(ABC):
         best = scores.argmax(axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(int)
         predicted: NDArray[Any] = class_array(self.classes)[best]
         return predicted
+
+    def _finite_scores(self, table: Table) -> Floats:
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = self.scores(table)
+        if not np.isfinite(scores).all():
+            damaged("its weights give no finite number for a row")
+        return scores
 
     def save(self, folder: str | Path) -> None:
         """Write model.npz, then model.json; a folder without the latter holds no finished model."""
@@ -112,6 +122,7 @@ class Model(ABC):
             "details": _storable(dict(self.details)),
             "options": None if self.options is None else options_to_json(self.options),
             "encoder": None if self.encoder is None else self.encoder.to_json(),
+            "features": None if self.encoder is None else _widths(self.encoder),
             "privacy": self.privacy.to_json(),
         }
         with _replacing(folder / "model.json") as path:
@@ -119,40 +130,97 @@ class Model(ABC):
 
     @staticmethod
     def load(folder: str | Path) -> Model:
-        """Read what `save` has written."""
+        """Read what `save` has written; a damaged folder is an error that says what is wrong."""
         folder = Path(folder)
         if not (folder / "model.json").is_file():
             raise InputError(
                 f"There is no model in {str(folder)!r}: pass the folder named by --out of train."
             )
-        try:
-            description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-            with np.load(folder / "model.npz", allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-        except (OSError, ValueError, zipfile.BadZipFile):
-            raise DataError(
-                f"The model in {str(folder)!r} is damaged or incomplete: train it again."
-            ) from None
-        if description.get("format") != FORMAT or description.get("kind") not in _KINDS:
+        description = read_json(folder / "model.json")
+        if not isinstance(description, dict):
+            damaged("model.json does not describe a model")
+        if description.get("format") != FORMAT:
             raise DataError(f"The model in {str(folder)!r} is of another format: train it again.")
+        common = rebuilt(lambda: _common(description), "model.json")
         module, name = _KINDS[description["kind"]].split(":")
         kind: type[Model] = getattr(import_module(module), name)
-        encoder, classes = description["encoder"], description["classes"]
-        options = description["options"]
-        bounds = description["label_bounds"]
-        return kind.from_arrays(
-            arrays,
-            encoder=None if encoder is None else Encoder.from_json(encoder),
-            task=description["task"],
-            classes=None if classes is None else tuple(classes),
-            label_bounds=None if bounds is None else (bounds[0], bounds[1]),
-            row_norm=description["row_norm"],
-            method=description["method"],
-            reason=description["reason"],
-            privacy=Statement.from_json(description["privacy"]),
-            details=description["details"],
-            options=None if options is None else options_from_json(options),
-        )
+        arrays = read_arrays(folder / "model.npz")
+        return rebuilt(lambda: _tried(kind.from_arrays(arrays, **common)), "model.npz")
+
+
+def _common(description: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `Model` from model.json, each checked against what `save` writes."""
+    if field(description, "kind", str) not in _KINDS:
+        damaged("a kind of model that this halfmask does not know")
+    task = field(description, "task", str)
+    stored = field(description, "encoder", dict, NoneType)
+    encoder = None if stored is None else Encoder.from_json(stored)
+    listed = field(description, "classes", list, NoneType)
+    classes = None if listed is None else tuple(listed)
+    bounds = field(description, "label_bounds", list, NoneType)
+    row_norm = field(description, "row_norm", float, int, NoneType)
+    options = field(description, "options", dict, NoneType)
+    if task == "classification":
+        known = classes is not None and all(isinstance(c, str | int | float) for c in classes)
+        if not known or len(set(classes or ())) != len(classes or ()) or len(classes or ()) < 2:
+            damaged("its classes")
+    elif task != "regression" or classes is not None:
+        damaged("its task")
+    if bounds is not None:
+        low, high = (float(end) for end in bounds)
+        if not low < high:
+            damaged("its label bounds")
+        bounds = (low, high)
+    elif task == "regression":
+        damaged("it has no label bounds")
+    widths = None if encoder is None else _widths(encoder)
+    # Older folders do not say how wide their rows are.
+    if description.get("features", widths) != widths:
+        damaged("its schema gives other features than it was trained on")
+    if encoder is not None:
+        label = encoder.schema.label
+        if (task, classes, bounds) != (label.task, label.classes, label.bounds):
+            damaged("its label is not the one of its schema")
+    if row_norm is not None and not row_norm > 0:
+        damaged("its row norm")
+    return {
+        "encoder": encoder,
+        "task": task,
+        "classes": classes,
+        "label_bounds": bounds,
+        "row_norm": None if row_norm is None else float(row_norm),
+        "method": field(description, "method", str),
+        "reason": field(description, "reason", str),
+        "privacy": Statement.from_json(field(description, "privacy", dict)),
+        "details": field(description, "details", dict),
+        "options": None if options is None else options_from_json(options),
+    }
+
+
+def _widths(encoder: Encoder) -> list[int]:
+    """The number of public and of private features of a row."""
+    return [len(encoder.public_names), len(encoder.private_names)]
+
+
+def _tried(model: Model) -> Model:
+    """The model, after it has scored rows of zeros and ones: its arrays fit the schema."""
+    if model.encoder is not None:
+        names = (model.encoder.public_names, model.encoder.private_names)
+    elif model.row_norm is not None:
+        names = (model.privacy.public, model.privacy.private)
+    else:
+        return model  # fitted on a table made by hand, whose rows no file describes
+    public, private = (np.outer([0.0, 1.0], np.ones(len(part))) for part in names)
+    rows = replace(
+        Table.from_arrays(np.zeros((2, 0)), task=model.task, label_bounds=model.label_bounds),
+        public=public,
+        private=private,
+        schema=None if model.encoder is None else model.encoder.schema,
+    )
+    outputs = len(model.classes or ()) if len(model.classes or ()) > 2 else 1
+    if model._finite_scores(rows).shape != (2, outputs):
+        damaged("its weights do not fit its classes")
+    return model
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -168,6 +236,11 @@ class LinearModel(Model):
         mapped = self.fit.feature_map
         public = table.public if mapped is None else mapped.transform(table.public)
         split = public.shape[1]
+        if split + table.private.shape[1] != self.fit.coef.shape[1]:
+            raise DataError(
+                f"The rows have {split + table.private.shape[1]} features, this model was fitted "
+                f"on {self.fit.coef.shape[1]}: pass rows like those it was trained on."
+            )
         scores: Floats = (
             public @ self.fit.coef[:, :split].T
             + table.private @ self.fit.coef[:, split:].T
@@ -192,9 +265,13 @@ class LinearModel(Model):
             from halfmask.features import feature_map_from_arrays
 
             feature_map = feature_map_from_arrays(mapped)
+        coef, intercept = arrays["coef"], arrays["intercept"]
+        numbers = coef.dtype == intercept.dtype == np.float64
+        if not numbers or coef.ndim != 2 or intercept.shape != coef.shape[:1]:
+            damaged("its coefficients")
         fit = LinearFit(
-            coef=arrays["coef"],
-            intercept=arrays["intercept"],
+            coef=coef,
+            intercept=intercept,
             details=common["details"],
             feature_map=feature_map,
         )

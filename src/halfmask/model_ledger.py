@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 
 from halfmask.errors import LedgerError
+from halfmask.model_folder import opened, read_text
 
 OWN = "ledger.jsonl"
 LINK = "ledger.path"
+_MOST_LINK, _MOST_LEDGER = 1 << 16, 256 << 20
 
 
 def link_ledger(folder: Path, ledger: Path) -> None:
@@ -20,14 +22,27 @@ def link_ledger(folder: Path, ledger: Path) -> None:
 
 def ledger_of(folder: Path) -> Path | None:
     """The model's ledger; None where none was kept. One that has moved is an error that says so."""
-    if (folder / OWN).exists():
-        return folder / OWN
-    if not (folder / LINK).is_file():
+    if os.path.lexists(folder / OWN):
+        return _checked(folder / OWN)
+    if not os.path.lexists(folder / LINK):
         return None
-    ledger = folder / (folder / LINK).read_text(encoding="utf-8").strip()
-    if not ledger.exists():
+    name = read_text(folder / LINK, _MOST_LINK).strip()
+    ledger = folder / name
+    # Without the check of its text, a NUL or a very long name would be an error of the system.
+    if not name.isprintable() or not os.path.exists(ledger):
         raise LedgerError(
-            f"This model was charged to {ledger.name}, which is no longer where it was: pass it "
-            "with --ledger FILE."
+            f"This model was charged to {ledger.name[:100]!r}, which is no longer where it was: "
+            "pass it with --ledger FILE."
         )
+    return _checked(ledger)
+
+
+def _checked(ledger: Path) -> Path:
+    """The ledger, which is a regular file of bounded size, as is its head."""
+    with opened(ledger, _MOST_LEDGER):
+        pass
+    head = ledger.with_name(ledger.name + ".head")
+    if os.path.lexists(head):
+        with opened(head, _MOST_LINK):
+            pass
     return ledger

@@ -6,6 +6,7 @@ are required because learning them from the data would leak; public columns may 
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import math
 import tomllib
@@ -15,10 +16,12 @@ from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from halfmask.cells import moment, moment_text
 from halfmask.errors import SchemaError
 
 Role = Literal["public", "private"]
-Kind = Literal["number", "category"]
+Kind = Literal["number", "category", "date", "bool"]
+MissingLabel = Literal["skip"]
 Level = str | int | bool
 
 DEFAULT_BINS = 16
@@ -91,6 +94,22 @@ def _bounds(where: str, bounds: object) -> tuple[float, float]:
     return low, high
 
 
+def _date_bounds(where: str, bounds: object) -> tuple[str, str]:
+    """Two dates of TOML or of Python, or ISO texts, as ISO texts in UTC."""
+    shape = f"{where} has bounds that are not two dates: write bounds = [2000-01-01, 2024-12-31]."
+    if isinstance(bounds, str) or not isinstance(bounds, Sequence) or len(bounds) != 2:
+        raise SchemaError(shape)
+    words = [end.isoformat() if isinstance(end, dt.date) else str(end).strip() for end in bounds]
+    low, high = (moment(word) for word in words)
+    if low is None or high is None:
+        raise SchemaError(shape)
+    if low >= high:
+        raise SchemaError(
+            f"{where} has bounds [{words[0]}, {words[1]}]: the first must be below the second."
+        )
+    return moment_text(low), moment_text(high)
+
+
 def _levels(where: str, key: str, levels: object) -> tuple[Level, ...]:
     if isinstance(levels, str) or not isinstance(levels, Sequence):
         raise SchemaError(f'{where} has {key} that are not a list: write {key} = ["...", "..."].')
@@ -117,13 +136,14 @@ class Column:
     """One feature column: its role, its kind and, for a private one, all that may be known of it.
 
     A number is binned into `bins` equal parts of its bounds (`bins = 0` keeps one scaled number).
+    So is a date, whose bounds are ISO texts. A truth value ("bool") has nothing to declare.
     """
 
     name: str
     role: Role
     kind: Kind
     _: KW_ONLY
-    bounds: tuple[float, float] | None = None
+    bounds: tuple[float, float] | tuple[str, str] | None = None
     categories: tuple[str, ...] | None = None
     bins: int | None = None
     party: str | None = None
@@ -134,22 +154,36 @@ class Column:
         _chosen(where, "role", self.role, get_args(Role))
         _chosen(where, "kind", self.kind, get_args(Kind))
         _party(where, self.party)
-        if self.kind == "number":
-            self._check_number(where)
+        if self.kind in ("number", "date"):
+            self._check_range(where)
+        elif self.kind == "bool":
+            self._check_bare(where, "bounds", "bins", "categories")
         else:
             self._check_category(where)
 
-    def _check_number(self, where: str) -> None:
-        if self.categories is not None:
-            raise SchemaError(
-                f'{where} is a number with categories: remove them, or write kind = "category".'
-            )
+    @property
+    def scaled(self) -> bool:
+        """Whether the column becomes one scaled number instead of 0/1 features."""
+        return self.kind in ("number", "date") and self.bins == 0
+
+    def _check_bare(self, where: str, *keys: str) -> None:
+        article = "a truth value" if self.kind == "bool" else f"a {self.kind}"
+        fitting = '"category"' if "categories" in keys else '"number" or "date"'
+        for key in keys:
+            if getattr(self, key) is not None:
+                raise SchemaError(
+                    f"{where} is {article} with {key}: remove them, or write kind = {fitting}."
+                )
+
+    def _check_range(self, where: str) -> None:
+        self._check_bare(where, "categories")
         if self.bounds is not None:
-            object.__setattr__(self, "bounds", _bounds(where, self.bounds))
+            checked = _bounds if self.kind == "number" else _date_bounds
+            object.__setattr__(self, "bounds", checked(where, self.bounds))
         elif self.role == "private":
             raise SchemaError(
-                f"{where} is a private number without bounds: write bounds = [low, high] from what "
-                f"is known without the data; learning them from it would leak."
+                f"{where} is a private {self.kind} without bounds: write bounds = [low, high] from "
+                f"what is known without the data; learning them from it would leak."
             )
         bins = self.bins
         if bins is None:
@@ -160,11 +194,7 @@ class Column:
             raise SchemaError(f"{where} has {bins} bins: expected at most {MAX_BINS}.")
 
     def _check_category(self, where: str) -> None:
-        for key in ("bounds", "bins"):
-            if getattr(self, key) is not None:
-                raise SchemaError(
-                    f'{where} is a category with {key}: remove them, or write kind = "number".'
-                )
+        self._check_bare(where, "bounds", "bins")
         if self.categories is not None:
             levels = _levels(where, "categories", self.categories)
             if not levels:
@@ -181,7 +211,8 @@ class Column:
 class Label:
     """The column to predict: `classes` for a classification, `bounds` for a regression.
 
-    Classes keep the type they were declared with and are compared by their text.
+    Classes keep the type they were declared with and are compared as levels of a category are.
+    A missing label is an error, unless `missing = "skip"` lets such rows take part without one.
     """
 
     name: str
@@ -190,12 +221,15 @@ class Label:
     classes: tuple[Level, ...] | None = None
     bounds: tuple[float, float] | None = None
     party: str | None = None
+    missing: MissingLabel | None = None
 
     def __post_init__(self) -> None:
         _name("[label]", self.name)
         where = f"Label {self.name!r}"
         _chosen(where, "role", self.role, get_args(Role))
         _party(where, self.party)
+        if self.missing is not None:
+            _chosen(where, "missing", self.missing, get_args(MissingLabel))
         if (self.classes is None) == (self.bounds is None):
             raise SchemaError(
                 f'{where} needs either classes or bounds: write classes = ["...", "..."] for '

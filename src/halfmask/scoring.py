@@ -10,11 +10,12 @@ from halfmask.table import Table
 
 
 def scores(model: Model, table: Table) -> dict[str, float | None]:
-    """rows with accuracy, log_loss and auc, or with rmse and r2.
+    """rows with accuracy, log_loss and auc, or with rmse and r2; rows without a label are left out.
 
     With more than two classes, auc is the mean over classes of one against the rest; None where
     the rows lack a class.
     """
+    table = table.labelled()
     assert table.label is not None
     if model.task == "regression":
         predicted = model.predict(table)

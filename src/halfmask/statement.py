@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
+from types import NoneType
 from typing import Any, Protocol
 
 from halfmask.accounting.events import (
@@ -32,6 +33,18 @@ NOT_COVERED = (
     "Side channels: the time, memory and disk traffic of the training itself.",
 )
 NOT_PRIVATE = "not private: noise is reproducible"
+
+# A stored statement with more would keep an accountant busy for hours.
+_MOST_SAMPLED, _MOST_RELEASES = 256, 10**9
+_NOT_A_STATEMENT = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    HalfmaskError,
+)
 
 _MEANING: dict[Relation, str] = {
     "replace": "the private part of one {unit} is replaced by any other value, while its public "
@@ -139,7 +152,8 @@ class Statement:
         """Whom the guarantee protects."""
         if self.unit_column is None:
             return "one row"
-        return f"one value of {self.unit_column!r} (a person with at most {self.max_rows} rows)"
+        rows = "one row" if self.max_rows == 1 else f"at most {self.max_rows} rows"
+        return f"one value of {self.unit_column!r} (a person with {rows})"
 
     @property
     def sampler(self) -> str:
@@ -183,13 +197,43 @@ class Statement:
                 for name in RELATIONS
             }
             values["relation"] = check_relation(values["relation"])
-        except (KeyError, TypeError, ValueError, HalfmaskError) as error:
-            raise InputError(
-                f"This is not a privacy statement ({type(error).__name__}: {error}). "
-                "Use the file that training has written."
-            ) from None
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        return cls(**values)
+            values["delta"] = float(values["delta"])
+            values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+            made = cls(**values)
+            made._check()
+        except _NOT_A_STATEMENT as error:
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            return made
+        raise InputError(
+            f"This is not a privacy statement ({reason[:200]}). Use the file that training has "
+            "written."
+        )
+
+    def _check(self) -> None:
+        """Refuse values of other types than `build` gives, and charges nobody can account for."""
+        kinds: dict[str, type | tuple[type, ...]] = {
+            "label": (str, NoneType),
+            "unit_column": (str, NoneType),
+            "label_private": bool,
+            "seeded": bool,
+            "max_rows": int,
+            "noise": str,
+            "accountant": str,
+        }
+        for name, kind in kinds.items():
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"the field {name!r}")
+        for name in ("public", "private", "released", "notes", "not_covered"):
+            lines = getattr(self, name)
+            if not (isinstance(lines, tuple) and all(isinstance(line, str) for line in lines)):
+                raise TypeError(f"the field {name!r}")
+        if not (0 < self.delta < 1 and all(value >= 0 for value in self.calibrated.values())):
+            raise ValueError("epsilon or delta")
+        sampled = {event for event in self.events if isinstance(event, PoissonGaussianEvent)}
+        counts = (getattr(event, "steps", getattr(event, "count", 0)) for event in self.events)
+        if len(sampled) > _MOST_SAMPLED or sum(counts) > _MOST_RELEASES or self.max_rows < 1:
+            raise ValueError("more releases than a training makes")
 
     def text(self, width: int = 88) -> str:
         """The statement in words."""
@@ -226,16 +270,40 @@ class Statement:
             )
         if not self.events:
             return "Nothing that depends on private columns was released (epsilon 0)."
-        factor = math.exp(self.calibrated_epsilon) if self.calibrated_epsilon < 700 else math.inf
-        odds = f"{_round_up(factor)} (e to the epsilon)" if factor < 1e6 else "e to the epsilon"
+        private = f"the private part of any one {unit}"
+        changing = (
+            f"exchanging {private} for another"
+            if self.relation == "replace"
+            else f"using or withholding {private}"
+        )
         return (
             f"Epsilon {_round_up(self.calibrated_epsilon)} at delta {self.delta:g} under the "
-            f"relation {self.relation!r}. Whoever sees everything released here, and knows all "
-            f"public columns and every other row, finds nothing more than {odds} times as likely "
-            f"as it would be if the private part of any one {unit} were "
-            f"{'another' if self.relation == 'replace' else 'withheld'}, except with a probability "
-            f"of about {self.delta:g}. Epsilon under both relations:"
+            f"relation {self.relation!r}. For whoever sees everything released here, and knows all "
+            f"public columns and every other row, {changing} {likelihood(self, _round_up)}. "
+            "Epsilon under both relations:"
         )
+
+
+def likelihood(statement: Statement, shown: Callable[[float], str]) -> str:
+    """What (epsilon, delta) bounds, in words; `shown` rounds a number up.
+
+    It bounds sets of outcomes, not single ones: the log ratio of one outcome exceeds epsilon with
+    a probability that may be many times delta (docs/threat-model.md, "Beliefs").
+    """
+    epsilon = statement.calibrated_epsilon
+    factor = math.exp(epsilon) if epsilon < 700 else math.inf
+    times = f"{shown(factor)} times as likely (e to the epsilon)"
+    if factor > 1e6:
+        times = "e to the epsilon times as likely (over a million)"
+    return f"makes any set of outcomes at most {times}, plus at most {chance(statement.delta)}"
+
+
+def chance(delta: float) -> str:
+    """A small probability as "one in so many", rounded up."""
+    if delta < 1e-15:
+        return f"{delta:g}"
+    many = math.floor(1 / delta * (1 + 1e-9))
+    return "one in a million" if many == 1_000_000 else f"one in {many:,}"
 
 
 def _counted(lines: Sequence[str]) -> str:

@@ -6,12 +6,14 @@ Plain values, lists of them and the package's own frozen configurations can be s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib import import_module
-from typing import Any
+from importlib.util import find_spec
+from types import UnionType
+from typing import Any, Literal, Never, Union, get_args, get_origin, get_type_hints
 
-from halfmask.errors import DataError
+from halfmask.model_folder import damaged, rebuilt
 
 _CONFIG, _PACKAGE = "config", "halfmask."
 
@@ -51,8 +53,41 @@ def _restored(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     module, _, name = str(value.get(_CONFIG)).partition(":")
-    # A model file must not be able to call anything but the package's own configurations.
-    kind = getattr(import_module(module), name, None) if module.startswith(_PACKAGE) else None
-    if not (isinstance(kind, type) and is_dataclass(kind)):
-        raise DataError("The model's training options are damaged: train it again.")
-    return kind(**options_from_json(value["fields"]))
+    # A model file must not be able to call, or to load, anything but our own configurations.
+    kind = _configuration(module, name)
+    held = value.get("fields")
+    if kind is None or not isinstance(held, dict):
+        damaged("its training options")
+    hints = get_type_hints(kind)
+    restored = options_from_json(held)
+    for field, item in restored.items():
+        if not _fits(item, hints.get(field, Never)):
+            damaged(f"its training option {str(field)!r}")
+    return rebuilt(lambda: kind(**restored), "its training options")
+
+
+def _configuration(module: str, name: str) -> type[Any] | None:
+    if not (name.endswith("Config") and module.startswith(_PACKAGE)):
+        return None
+    known = rebuilt(lambda: find_spec(module), "its training options")
+    kind = getattr(import_module(module), name, None) if known else None
+    own = isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == module
+    return kind if own else None
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether `value` is of the type that a configuration declares, as far as JSON can tell."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in inner)
+    if origin is Literal:
+        return value in inner
+    if origin in (tuple, list, Sequence):
+        return isinstance(value, list | tuple)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(hint, type) and isinstance(value, hint)

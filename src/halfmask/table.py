@@ -7,14 +7,15 @@ An `Encoder` is fitted on public columns only and stored with a model; it turns 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from halfmask.encoding import Coding, coding_from_json, declared, learnt, level_codes
-from halfmask.errors import DataError, SchemaError
+from halfmask.errors import DataError, InputError, SchemaError
 from halfmask.frames import as_arrow, check_columns, numbers, texts
 from halfmask.reading import read_frame
 from halfmask.schema import Column, Label, Schema
@@ -29,7 +30,8 @@ Task = Literal["classification", "regression"]
 class Table:
     """Rows as two blocks of float64, known to have norms of at most `public_norm`, `private_norm`.
 
-    `label` holds class codes (int64, positions in `classes`) or targets clamped to `label_bounds`.
+    `label` holds class codes (int64, positions in `classes`) or targets clamped to `label_bounds`;
+    a missing label is the code -1 or NaN.
     `unit` holds the code of each row's unit, `rows` its position in the frame it came from.
     `*_sources` name the column behind each feature of a block.
     """
@@ -61,6 +63,52 @@ class Table:
     def units(self) -> int:
         """The number of units of privacy: rows, unless a unit column was declared."""
         return self.n if self.unit is None or not self.n else int(self.unit.max()) + 1
+
+    @cached_property
+    def rows_per_unit(self) -> int:
+        """The most rows that a unit has: every sensitivity follows from this number.
+
+        Ids are public, so it is counted; `max_rows` is what the declaration would allow.
+        """
+        return self.max_rows if self.unit is None else int(np.bincount(self.unit).max(initial=1))
+
+    @cached_property
+    def unlabelled(self) -> np.ndarray:
+        """Rows whose label is missing. With a private label that is private: never count or show.
+
+        Guarantee: docs/proofs/missing_labels.md.
+        """
+        if self.label is None:
+            return np.ones(self.n, dtype=bool)
+        missing: np.ndarray = np.isnan(self.label) if self.classes is None else self.label < 0
+        return missing
+
+    @property
+    def skipped(self) -> np.ndarray:
+        """Rows that a fit takes without their private label, which is missing: their slope is 0."""
+        if not self.label_private and self.unlabelled.any():
+            raise InputError(
+                "Some rows lack their public label: fit the rows that have one (table.labelled())."
+            )
+        return self.unlabelled
+
+    def labelled(self) -> Table:
+        """The rows that have a label: where it is public, or for scores on rows of the user's."""
+        if not self.unlabelled.any():
+            return self
+        kept = np.flatnonzero(~self.unlabelled)
+        if not len(kept):
+            raise DataError("No row has a label: pass rows of which some have one.")
+        if len(self.private) != self.n:
+            raise InputError("The file was decoded with rows that lack a label: read it anew.")
+        return replace(
+            self,
+            public=self.public[kept],
+            private=self.private[kept],
+            label=None if self.label is None else self.label[kept],
+            unit=None if self.unit is None else np.unique(self.unit[kept], return_inverse=True)[1],
+            rows=self.rows[kept],
+        )
 
     @classmethod
     def from_arrays(
@@ -180,7 +228,7 @@ class Encoder:
         """The frame's rows as a table; with a unit, each unit's first `max_rows` rows only.
 
         Without the label (new rows to predict) every row is kept; `with_unit=False` keeps every
-        row of labelled data too, as an evaluation wants.
+        row of labelled data too, as an evaluation wants, and allows labels to be missing.
         Guarantee: docs/proofs/units.md: which rows are kept does not depend on private values.
         """
         schema = self.schema
@@ -191,7 +239,8 @@ class Encoder:
         table = as_arrow(frame, names)
         if table.num_rows == 0:
             raise DataError("The data has no rows: pass at least one.")
-        label = _label(table, schema.label) if with_label else None
+        skip = schema.label.missing == "skip" or with_unit is False
+        label = _label(table, schema.label, skip=skip) if with_label else None
         public, private = self._public.encode(table), self._private.encode(table)
         rows, codes = np.arange(table.num_rows), None
         if unit is not None:
@@ -242,27 +291,37 @@ class Encoder:
         return cls(Schema.from_dict(data["schema"]), codings)
 
 
-def _label(table: pa.Table, label: Label) -> np.ndarray:
-    """Class codes or clamped targets; a missing or foreign label is an error naming its row."""
+def _label(table: pa.Table, label: Label, *, skip: bool) -> np.ndarray:
+    """Class codes or clamped targets, -1 or NaN for missing ones where `skip` allows them.
+
+    A foreign label, or a missing one that is not allowed, is an error naming its row.
+    """
     if label.classes is None:
         values = numbers(table, label.name)
-        _first_bad(
-            np.isnan(values), label.name, "the label is missing: remove the row or fill it in"
-        )
+        if not skip:
+            _first_bad(np.isnan(values), label.name, _NO_LABEL)
         assert label.bounds is not None
         low, high = label.bounds
         clamped: np.ndarray = np.clip(values, low, high)
         return clamped
     words = texts(table, label.name)
     missing = np.asarray(words.is_null())
-    _first_bad(missing, label.name, "the label is missing: remove the row or fill it in")
+    if not skip:
+        _first_bad(missing, label.name, _NO_LABEL)
     codes = level_codes(words, label.classes)
     _first_bad(
-        codes < 0,
+        (codes < 0) & ~missing,
         label.name,
         "the label is not among the declared classes: correct it or add its class to the schema",
     )
     return codes
+
+
+# Not "remove the row": which rows are left would tell whose private label is missing.
+_NO_LABEL = (
+    'the label is missing: write missing = "skip" in the [label] table of the schema, and rows '
+    "without a label take part as far as they safely can"
+)
 
 
 def _first_bad(bad: np.ndarray, column: str, problem: str) -> None:

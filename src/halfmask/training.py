@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import math
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,18 @@ if TYPE_CHECKING:
 METHODS = ("auto", *LINEAR_METHODS, "mlp")
 SPREAD_METHODS = ("one-shot", "gd", "mlp")
 """Methods whose rows may be spread over several machines."""
+
+SKIPPED_PRIVATE = (
+    "Labels may be missing. Whether a row has one is protected like the label itself, so the "
+    "number of rows that have one is not told."
+)
+SKIPPED_PUBLIC = "Rows without a label were left out: which rows have one counts as public."
+
+
+def whole_seconds(started: float) -> int:
+    """Since `started` (of `time.perf_counter`), rounded up: the exact time of a fit may depend on
+    private rows, and whatever is printed or stored of it may be seen."""
+    return math.ceil(time.perf_counter() - started)
 
 
 def choose_method(method: str, table: Table, *, epsilon: float, delta: float) -> Choice:
@@ -79,6 +93,10 @@ def train(
     checked = check_relation(relation)
     if table.label is None:
         raise InputError("Training needs the label: pass it with the data.")
+    _check_unit(table)
+    if not table.label_private:
+        # Which public labels are missing is public too.
+        table = table.labelled()
     choice = choose_method(method, table, epsilon=epsilon, delta=delta)
     if choice.method != "mlp" and len(table.private) != table.n:
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
@@ -119,6 +137,16 @@ def train(
     )
 
 
+def _check_unit(table: Table) -> None:
+    """Refuse rows whose units were not read: what a unit can change is unknown then."""
+    unit = None if table.schema is None else table.schema.unit
+    if unit is not None and table.unit is None:
+        raise InputError(
+            f"The schema protects the units of column {unit.column!r}, and this table was encoded "
+            "without them: encode it with with_unit=True."
+        )
+
+
 def _check_spread(table: Table, method: str) -> None:
     """Refuse what needs all rows in one place."""
     if method not in SPREAD_METHODS:
@@ -152,6 +180,9 @@ def state(table: Table, releaser: Releaser, *, delta: float) -> Statement:
         notes.append("The set of labels present in the data counts as public.")
     if schema is None:
         notes.append(f"Rows were clipped to Euclidean norm {table.private_norm:g}.")
+    if schema is not None and schema.label.missing == "skip":
+        # Said for the declaration, whether or not a label was missing.
+        notes.append(SKIPPED_PRIVATE if table.label_private else SKIPPED_PUBLIC)
     if schema is not None:
         public, private, label = schema.public, schema.private, schema.label.name
     else:
@@ -168,6 +199,6 @@ def state(table: Table, releaser: Releaser, *, delta: float) -> Statement:
         released=releaser.released,
         noise=releaser.noise,
         unit_column=None if schema is None or schema.unit is None else schema.unit.column,
-        max_rows=table.max_rows,
+        max_rows=table.rows_per_unit,
         notes=notes,
     )

@@ -120,21 +120,44 @@ def folder(tmp_path_factory):
     return base
 
 
-def test_a_model_is_audited_and_the_result_kept_for_the_report(folder):
-    result = run(folder / "model", "--data", folder / "rows.csv", "--canaries", 100, "--json")
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_an_audit_leaves_the_model_folder_as_it_was(folder, tmp_path):
+    """Whoever sees the model sees its folder: exact figures of private rows must not lie there."""
+    before = contents(folder / "model")
+    asked = [folder / "model", "--data", folder / "rows.csv", "--canaries", 100]
+    assert run(*asked).exit_code == 0
+    assert run(*asked, "--out", tmp_path / "kept").exit_code == 0
+    assert contents(folder / "model") == before
+    (tmp_path / "link").symlink_to(folder / "model")
+    for inside in (folder / "model", folder / "model" / "audits", tmp_path / "link"):
+        refused = run(*asked, "--out", inside)
+        assert refused.exit_code == 2
+        assert "outside it" in refused.output
+    assert contents(folder / "model") == before
+
+
+def test_a_model_is_audited_and_the_result_kept_for_the_report(folder, tmp_path):
+    kept = tmp_path / "kept"
+    result = run(
+        folder / "model", "--data", folder / "rows.csv", "--canaries", 100, "--json", "--out", kept
+    )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert set(found) >= FIELDS
     assert found["canaries"] == 100
     assert [each["column"] for each in found["attribute_inference"]] == ["dose"]
-    stored = json.loads((folder / "model" / "audit.json").read_text(encoding="utf-8"))
+    stored = json.loads((kept / "audit.json").read_text(encoding="utf-8"))
     assert stored["lower_bound"] == found["lower_bound"]
-    assert (folder / "model" / "attribute-inference.svg").is_file()
+    assert (kept / "attribute-inference.svg").is_file()
     from halfmask.report.facts import _audits
 
-    audits, inferences = _audits(folder / "model" / "audit.json")
-    assert audits[0].mechanism == "gd"
-    assert [each.column for each in inferences] == ["dose"]
+    for place in (kept, kept / "audit.json"):
+        audits, inferences = _audits(place)
+        assert audits[0].mechanism == "gd"
+        assert [each.column for each in inferences] == ["dose"]
 
 
 @pytest.fixture(scope="module")
@@ -182,9 +205,12 @@ def test_a_network_is_trained_again_with_its_own_options(network, monkeypatch):
 
 
 def test_the_report_shows_the_audit_of_a_network(network, tmp_path):
-    run(network / "network", "--data", network / "rows.csv", "--canaries", 60)
-    out = tmp_path / "report.html"
-    written = CliRunner().invoke(main, ["report", str(network / "network"), "--out", str(out)])
+    kept, out = tmp_path / "kept", tmp_path / "report.html"
+    run(network / "network", "--data", network / "rows.csv", "--canaries", 60, "--out", kept)
+    asked = ["report", str(network / "network"), "--out", str(out)]
+    written = CliRunner().invoke(main, asked)
+    assert "Right guesses of private columns" not in out.read_text(encoding="utf-8")
+    written = CliRunner().invoke(main, [*asked, "--audit", str(kept)])
     assert written.exit_code == 0, written.output
     page = out.read_text(encoding="utf-8")
     assert "Attack shows at least" in page
@@ -200,11 +226,12 @@ def test_a_model_that_leaks_exits_4_and_the_report_says_so(folder, tmp_path, mon
         release, "add_gaussian", lambda v, std, source: exact(v, 1e-6 * std, source)
     )
     wide = _wide_rows(tmp_path)
-    result = run(tmp_path / "model", "--data", wide, "--canaries", 100)
+    kept, out = tmp_path / "kept", tmp_path / "report.html"
+    result = run(tmp_path / "model", "--data", wide, "--canaries", 100, "--out", kept)
     assert result.exit_code == 4, result.output
     assert "REFUTED" in result.output
-    out = tmp_path / "report.html"
-    CliRunner().invoke(main, ["report", str(tmp_path / "model"), "--out", str(out)])
+    asked = ["report", str(tmp_path / "model"), "--out", str(out), "--audit", str(kept)]
+    CliRunner().invoke(main, asked)
     assert "An audit has refuted a claim of this model" in out.read_text(encoding="utf-8")
 
 

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from halfmask.errors import InputError
-from halfmask.mechanisms.clipping import clip_rows, clip_weights
+from halfmask.mechanisms.clipping import clip_rows, clip_weights, norm_of
 from halfmask.mechanisms.noise import SystemNoise, UnsafeSeededNoise, public_generator
 from halfmask.mechanisms.sampling import poisson_rows, uniform_rows
 
@@ -112,3 +112,8 @@ def test_public_batches_have_a_fixed_size_and_no_repetition() -> None:
     batch = uniform_rows(100, 30, public_generator(1))
     assert len(np.unique(batch)) == 30
     assert len(uniform_rows(10, 30, public_generator(1))) == 10
+
+
+@given(st.lists(st.floats(-9e307, 9e307) | st.floats(-1e-150, 1e-150), max_size=3))
+def test_a_norm_is_right_where_squares_overflow_or_vanish(values: list[float]) -> None:
+    assert norm_of(np.array(values)) == pytest.approx(math.hypot(*values), rel=1e-14, abs=1e-323)

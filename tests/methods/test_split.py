@@ -71,11 +71,12 @@ def test_public_gradient_reads_nothing_private() -> None:
     classes=st.sampled_from([0, 2, 3, 5]),
     units=st.sampled_from([None, 9]),
     scale=st.floats(0.01, 30),
+    missing=st.booleans(),
     seed=st.integers(0, 10_000),
 )
 @settings(max_examples=60, deadline=None)
 def test_label_contributions_keep_to_the_clip_norm_and_pass_the_pair_test(
-    classes: int, units: int | None, scale: float, seed: int
+    classes: int, units: int | None, scale: float, missing: bool, seed: int
 ) -> None:
     """Neighbours differ in one unit's labels; nothing is clipped, and the claimed pair holds."""
     rng = np.random.default_rng(seed)
@@ -85,6 +86,13 @@ def test_label_contributions_keep_to_the_clip_norm_and_pass_the_pair_test(
     mine = np.arange(27) == who if table.unit is None else table.unit == who
     fresh = rng.integers(0, classes, size=27) if classes else rng.choice([2.0, 5.0], size=27)
     neighbour = replace(table, label=np.where(mine, fresh, table.label))
+    if missing:
+        # A label and none are neighbours too.
+        none = -1 if classes else math.nan
+        table, neighbour = (
+            replace(each, label=np.where(rng.random(27) < 0.3 + 0.4 * mine, none, each.label))
+            for each in (table, neighbour)
+        )
     clip, contribution = contribution_of(table, SplitRows.of(table), "replace", None)
     assert clip == contribution_of(neighbour, SplitRows.of(neighbour), "replace", None)[0]
     rows = SplitRows.of(table)

@@ -10,8 +10,9 @@ from one_by_one import clipped, cross_entropy, differences, relative_error
 from torch import Tensor
 
 from halfmask.errors import InputError
+from halfmask.neural.contributions import FLOAT32_RESERVE
 from halfmask.neural.flat import FlatParameters
-from halfmask.neural.mlp_ghost import MlpGradients, squared_head
+from halfmask.neural.mlp_ghost import CLIP_MARGIN, MlpGradients, clip_weights
 from halfmask.neural.network import Mlp
 from halfmask.neural.structured import StructuredRows
 
@@ -139,17 +140,44 @@ def test_chunks_of_which_no_row_has_a_finite_norm_add_nothing() -> None:
         assert torch.equal(got, expected)
 
 
-def test_a_numeric_target_by_half_the_squared_error() -> None:
+def test_nearly_equal_rows_are_clipped_as_their_difference_and_not_as_rounding() -> None:
+    """The expanded formula would return 0 or garbage here, and clip nothing."""
     torch.manual_seed(0)
-    network = Mlp((6, 5, 1))
-    rows, targets = torch.randn(8, 6), torch.randn(8)
+    network = Mlp((50, 30, 4))
+    rows = torch.randn(40, 50) * 10
+    padded = rows.clone()
+    padded[:, 0] += 1e-3
+    labels = torch.randint(0, 4, (40,))
+    gradients = MlpGradients(network)
+    expected = differences(
+        network.double(), cross_entropy, rows.double(), labels, padded.double()
+    ).norm(dim=1)
+    network.float()
+    for place in range(40):
+        one, clip = slice(place, place + 1), 0.5 * float(expected[place])
+        if clip > 0:
+            got = gradients.clipped_sum(rows[one], labels[one], clip, padded=padded[one])
+            assert float(got.double().norm()) <= clip * (1 + FLOAT32_RESERVE)
 
-    def half_squared(scores: Tensor, targets: Tensor) -> Tensor:
-        return 0.5 * (scores.squeeze(1) - targets).square()
 
-    got = MlpGradients(network, head=squared_head).clipped_sum(rows, targets, 0.7)
-    expected = clipped(differences(network, half_squared, rows, targets), 0.7)
-    assert relative_error(got, expected) < 1e-5
+@settings(max_examples=200, deadline=None)
+@given(
+    norms=st.lists(st.floats(0, 1e30, allow_subnormal=False), min_size=1, max_size=5),
+    clip=st.floats(1e-6, 1e6),
+)
+def test_no_weight_lets_a_row_exceed_the_clip_norm(norms: list[float], clip: float) -> None:
+    given_norms = torch.tensor(norms, dtype=torch.float64)
+    weights = clip_weights(given_norms, clip)
+    assert bool((weights * given_norms <= clip).all())
+    assert bool((weights <= 1.0).all())
+    untouched = given_norms <= clip * (1 - CLIP_MARGIN)
+    assert bool((weights[untouched] == 1.0).all())
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_clip_norm_that_bounds_nothing_is_refused(clip: float) -> None:
+    with pytest.raises(InputError, match="clip_norm"):
+        clip_weights(torch.ones(2), clip)
 
 
 def test_an_empty_batch_is_a_zero_sum() -> None:

@@ -131,21 +131,12 @@ def test_an_empty_batch_releases_noise() -> None:
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
 def test_averages_and_schedules(aggregate: str, schedule: str) -> None:
     trained = network()
-    settings = config(aggregate=aggregate, schedule=schedule, momentum=0.5, radius=1.0)
+    before = FlatParameters(trained).vector.clone()
+    settings = config(aggregate=aggregate, schedule=schedule, momentum=0.5)
     train_privately(trained, rows(), settings, budget())
-    assert float(FlatParameters(trained).vector.norm()) <= 1.0 + 1e-5
-
-
-def test_a_public_regulariser_is_part_of_the_public_gradient() -> None:
-    def shrink(model: Mlp, padded: torch.Tensor) -> torch.Tensor:
-        return 100.0 * sum(value.square().sum() for value in model.parameters())
-
-    plain, shrunk = network(), network()
-    settings = config(learning_rate=1e-3, noise_multiplier=1e-4)
-    train_privately(plain, rows(), settings, budget(epsilon=1e30))
-    settings = config(learning_rate=1e-3, noise_multiplier=1e-4, regulariser=shrink)
-    train_privately(shrunk, rows(), settings, budget(epsilon=1e30))
-    assert FlatParameters(shrunk).vector.norm() < 0.5 * FlatParameters(plain).vector.norm()
+    after = FlatParameters(trained).vector
+    assert bool(torch.isfinite(after).all())
+    assert float((after - before).abs().min()) > 0
 
 
 def test_the_public_batch_does_not_follow_the_private_one() -> None:

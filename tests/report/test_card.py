@@ -66,3 +66,12 @@ def test_json_option_prints_one_object(trained: Trained, tmp_path: Path) -> None
     printed = json.loads(result.stdout)
     assert printed["out"].endswith("r.html")
     assert printed["privacy"]["epsilon"] == pytest.approx(2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("form", ["md", "card", "html"])
+def test_every_format_bounds_sets_of_outcomes(trained: Trained, tmp_path: Path, form: str) -> None:
+    text = " ".join(written(trained, form, tmp_path).split())
+    assert "makes any set of outcomes at most" in text
+    assert "plus at most one in 100,000" in text
+    assert "but for a probability of about" not in text
+    assert "may fail" not in text

@@ -135,8 +135,7 @@ def test_a_seeded_model_is_called_not_private(trained: Trained, tmp_path: Path) 
 
 
 def test_a_refuted_claim_is_shown_beside_the_guarantee(trained: Trained, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(trained.folder, folder)
+    file = tmp_path / "audit.json"
     audit = {
         "mechanism": "gd",
         "claimed": 2.0,
@@ -145,14 +144,25 @@ def test_a_refuted_claim_is_shown_beside_the_guarantee(trained: Trained, tmp_pat
         "relation": "replace",
         "refuted": True,
     }
-    (folder / "audit.json").write_text(json.dumps([audit]), encoding="utf-8")
-    write_report(folder, tmp_path / "report.html")
+    file.write_text(json.dumps([audit]), encoding="utf-8")
+    write_report(trained.folder, tmp_path / "report.html", audit=file)
     text = Reader((tmp_path / "report.html").read_text(encoding="utf-8")).text
     assert text.index("An audit has refuted") < text.index("Who is protected?")
     assert "REFUTED" in text
+    assert "private rows that were passed to the audit: not covered" in text
+    file.write_text("{}", encoding="utf-8")
+    asked = ["report", trained.folder, "--out", tmp_path / "again.html", "--audit", file]
+    assert "audit.json" in run(*asked, code=2).output
+
+
+def test_an_audit_that_lies_in_the_model_folder_is_pointed_out(
+    trained: Trained, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(trained.folder, folder)
     (folder / "audit.json").write_text("{}", encoding="utf-8")
-    result = run("report", folder, "--out", tmp_path / "again.html", code=2)
-    assert "audit.json" in result.output
+    result = run("report", folder, "--out", tmp_path / "report.html")
+    assert "move it out of the model folder" in result.output
 
 
 def test_budget_and_curve_come_from_the_ledger(trained: Trained) -> None:

@@ -14,11 +14,6 @@ from halfmask.report.figures import inline_svg
 
 NAME = "$\\frac{x$ <b>"
 LINE = [(0.0, 0.0), (0.4, 0.7), (1.0, 1.0)]
-RESULTS = [
-    {"method": NAME, "epsilon": 0.1, "metric": "accuracy", "mean": 0.7, "std": 0.01},
-    {"method": NAME, "epsilon": 1.0, "metric": "accuracy", "mean": 0.8, "std": 0.01},
-    {"method": "non-private", "epsilon": None, "metric": "accuracy", "mean": 0.85, "std": 0.0},
-]
 DRAWN: dict[str, Callable[[Axes], Axes]] = {
     "epsilon": lambda ax: plots.epsilon_curve(
         {NAME: [(1e-8, 2.0), (1e-4, 1.0)]}, mark=(1e-6, 1.5), ax=ax
@@ -30,7 +25,6 @@ DRAWN: dict[str, Callable[[Axes], Axes]] = {
     "calibration": lambda ax: plots.calibration({NAME: LINE}, ax=ax),
     "guesses": lambda ax: plots.guess_bars([(NAME, 0.4, 0.5, 0.6)], ax=ax),
     "methods": lambda ax: plots.method_bars([(NAME, 0.8)], metric="accuracy", ax=ax),
-    "experiment": lambda ax: plots.score_by_epsilon(RESULTS, metric="accuracy", ax=ax),
 }
 
 

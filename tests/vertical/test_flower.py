@@ -195,7 +195,7 @@ def test_a_run_over_records_equals_the_run_in_process_and_resumes(tmp_path):
         assert np.allclose(stored(tmp_path)[name], x, atol=1e-9)
 
 
-def test_experts_over_records_keep_their_answer_and_pay_for_a_private_prior(tmp_path):
+def test_experts_over_records_keep_their_answer_and_pay_for_private_labels_once(tmp_path):
     organisations(tmp_path, method="experts", label="private")
     settings = read_run_file(tmp_path / "run.toml")
     settings.out.mkdir()
@@ -203,7 +203,10 @@ def test_experts_over_records_keep_their_answer_and_pay_for_a_private_prior(tmp_
     again = run_method(carried(tmp_path), settings)
     assert first["coefficients"] == again["coefficients"]
     assert first["combination"] == again["combination"]
-    assert Ledger.open(tmp_path / "out" / "labels.jsonl").spent() == pytest.approx(0.1, abs=1e-3)
+    # Three models at epsilon 1 and the class prior: see test_label_charge.py.
+    ledger = Ledger.open(tmp_path / "out" / "labels.jsonl")
+    assert ledger.spent() == pytest.approx(0.835, abs=1e-3)
+    assert len(ledger.entries()) == 1
 
 
 def test_a_party_tells_nothing_of_its_own_files(tmp_path):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
-from flwr.app import ConfigRecord, Error, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, RecordDict
 from flwr.app import Message as Envelope
 from flwr.supercore.task_identity import TaskIdentity
 
-from halfmask.errors import BudgetExceededError, DataError, InputError
+from halfmask.errors import BudgetExceededError, DataError, InputError, LedgerError
+from halfmask.vertical import flower_app
 from halfmask.vertical.channel import Message, PartyError, ask_all
 from halfmask.vertical.flower_app import (
     FlowerChannel,
@@ -82,6 +85,7 @@ def said(text):
         (lambda request: RecordDict({"other": ConfigRecord({})}), "not a message"),
         (lambda request: request.reply(arrays={"share": np.ones(3)}), "'b' sent 'share' of shape"),
         (lambda request: request.reply(arrays={"share": np.full(4, np.nan)}), "not finite"),
+        (lambda request: request.reply(arrays={"share": np.full(4, 1e200)}), "beyond 1e\\+100"),
         (
             lambda request: Message(kind=request.kind, run="other", round=1),
             "'b' answered for another run",
@@ -122,7 +126,51 @@ def test_strangers_doubles_and_absent_parties_are_named(nodes, words):
         find_parties(Grid(nodes), {"a", "b"}, timeout=1.5)
 
 
+REFUSAL = "it does not answer this; its own log says why"
+SECRETS = [
+    DataError("Column 'age', row 17: not a number."),
+    InputError("A statistic is too large: 17."),
+    LedgerError("17"),
+    FloatingPointError("overflow at 17"),
+    np.linalg.LinAlgError("17"),
+    KeyError("17"),
+    RecursionError("17"),
+]
+
+
 def test_errors_about_a_partys_own_files_stay_at_the_party():
-    assert "17" not in _disclosable(DataError("Column 'age', row 17: not a number."))
     assert _disclosable(BudgetExceededError("spent 0.9 of 1")) == "its budget does not allow this"
-    assert _disclosable(InputError("does not answer 'x'")) == "does not answer 'x'"
+    for error in SECRETS:
+        assert _disclosable(error) == REFUSAL
+
+
+@pytest.mark.parametrize("error", SECRETS, ids=lambda error: type(error).__name__)
+def test_what_goes_back_never_quotes_an_exception(monkeypatch, caplog, error):
+    """Whatever a party trips over, the sender reads the same words; its own log has the rest."""
+
+    def trips(*arguments):
+        raise error
+
+    monkeypatch.setattr(flower_app, "read_party_file", trips)
+    reply = flower_app.answered(to_record(REQUEST), "party.toml")
+    assert dict(reply) == {"error": ConfigRecord({"text": REFUSAL})}
+    assert "17" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RecordDict({}),
+        RecordDict({"head": ConfigRecord({"kind": "ids", "run": "r"})}),
+        RecordDict({"head": ConfigRecord({"kind": "ids", "run": 7, "round": 1})}),
+        RecordDict(
+            {
+                "head": ConfigRecord({"kind": "ids", "run": "r", "round": math.inf}),
+                "arrays": ArrayRecord({}),
+            }
+        ),
+    ],
+)
+def test_what_is_no_message_is_refused_in_the_same_words(content):
+    reply = flower_app.answered(content, "party.toml")
+    assert dict(reply) == {"error": ConfigRecord({"text": REFUSAL})}

@@ -14,8 +14,10 @@ _REFUTED, _CORRECTED = "refuted-", "corrected-"
 
 def names() -> tuple[str, ...]:
     """All names, mechanisms first."""
+    from halfmask.audit.neighbours import NAME
+
     twins = [prefix + name for prefix in (_REFUTED, _CORRECTED) for name in REFUTATIONS]
-    return (*MECHANISMS, *twins)
+    return (*MECHANISMS, NAME, *twins)
 
 
 def is_twin(name: str) -> bool:

@@ -11,9 +11,10 @@ from typing import Any
 from halfmask.audit.attribute import Inference, attribute_inference, draw
 from halfmask.audit.finding import Finding
 from halfmask.audit.one_run import one_run
-from halfmask.errors import InputError
+from halfmask.errors import HalfmaskError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.model import Model
+from halfmask.model_folder import damaged
 from halfmask.table import Table
 
 AUDIT_FILE = "audit.json"
@@ -49,16 +50,18 @@ def audit_model(
     *,
     canaries: int = 1000,
     confidence: float = 0.95,
+    out: Path | None = None,
     report: Callable[[float, str], None] | None = None,
 ) -> ModelAudit:
-    """Train once more as the model was trained, with canaries; attack its columns; store both.
+    """Train once more as the model was trained, with canaries, and attack its columns.
 
-    The model in `folder` is not changed and nothing is charged: what is learnt here is for the
-    owner of the data, and `audit.json` holds counts and rates only.
+    Nothing is charged, so what is found is for the owner of the data alone: it is written to the
+    folder `out` if one is named, and never into the model's own, which others are handed.
     """
     from halfmask.training import train
 
     model = Model.load(folder)
+    _check_out(folder, out)
     if model.encoder is None:
         raise InputError(
             "This model was fitted on bare arrays: an audit with your data needs a model that was "
@@ -70,20 +73,28 @@ def audit_model(
             "cannot be trained again from here: call halfmask.audit.one_run.one_run on your fit."
         )
     tell = report or (lambda share, text: None)
-    table = model.encoder.encode(frame)
+    # An attack on how labels are explained needs them; nothing that it finds is released.
+    table = model.encoder.encode(frame).labelled()
     privacy = model.privacy
 
     def fit(planted: Table) -> Model:
-        return train(
-            planted,
-            epsilon=privacy.calibrated_epsilon,
-            delta=privacy.delta,
-            relation=privacy.relation,
-            method=model.method,
-            noise=noise_source(),
-            encoder=model.encoder,
-            options=model.options,
-        )
+        try:
+            return train(
+                planted,
+                epsilon=privacy.calibrated_epsilon,
+                delta=privacy.delta,
+                relation=privacy.relation,
+                method=model.method,
+                noise=noise_source(),
+                encoder=model.encoder,
+                options=model.options,
+            )
+        except HalfmaskError:
+            raise
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            if not model.options:
+                raise
+        damaged("it cannot be trained again with its stored options")
 
     tell(0.05, "training with canaries")
     finding = one_run(
@@ -98,11 +109,27 @@ def audit_model(
     )
     tell(0.6, "guessing private columns")
     inferences = tuple(attribute_inference(model, table)) if table.private.shape[1] else ()
-    figure = _drawn(inferences, folder)
-    found = ModelAudit(finding=finding, inferences=inferences, figure=figure)
+    if out is None:
+        return ModelAudit(finding=finding, inferences=inferences, figure=None)
+    out.mkdir(parents=True, exist_ok=True)
+    found = ModelAudit(finding=finding, inferences=inferences, figure=_drawn(inferences, out))
     text = json.dumps(found.to_json(), indent=2, allow_nan=False)
-    (folder / AUDIT_FILE).write_text(text, encoding="utf-8")
+    (out / AUDIT_FILE).write_text(text, encoding="utf-8")
     return found
+
+
+def _check_out(folder: Path, out: Path | None) -> None:
+    """Refuse to write exact figures of private rows to where the attacker looks."""
+    if out is None:
+        return
+    model, asked = folder.resolve(), out.resolve()
+    if asked == model or model in asked.parents:
+        raise InputError(
+            "The result of an audit tells of private rows, and the model folder is what others "
+            "see: name a folder outside it with --out."
+        )
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{str(out)!r} is a file: name a folder with --out.")
 
 
 def _drawn(inferences: tuple[Inference, ...], folder: Path) -> str | None:

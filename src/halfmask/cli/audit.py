@@ -29,7 +29,16 @@ from halfmask.cli.output import emit, json_option, note, reporting
     help="How the two inputs of a mechanism differ.",
 )
 @click.option("--runs", type=int, help="Runs of a mechanism (default: what a telling bound needs).")
+@click.option(
+    "--cases", type=int, help="Pairs of frames for --mechanism encoding (default: 10000)."
+)
 @click.option("--canaries", type=int, default=1000, show_default=True, help="In a model's data.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="A folder outside the model's to keep a model's audit in; it tells of private rows "
+    "(default: it is only printed).",
+)
 @click.option("--list", "listing", is_flag=True, help="List the mechanisms.")
 @json_option
 def audit(
@@ -41,7 +50,9 @@ def audit(
     confidence: float | None,
     relation: str,
     runs: int | None,
+    cases: int | None,
     canaries: int,
+    out: Path | None,
     listing: bool,
     as_json: bool,
 ) -> None:
@@ -55,10 +66,14 @@ def audit(
         raise InputError(f"Expected a confidence strictly between 0 and 1, got {confidence}.")
     if listing:
         _list(as_json)
+    elif cases is not None and mechanism != "encoding":
+        raise InputError("--cases is for --mechanism encoding: others take --runs.")
+    elif mechanism == "encoding" and model is None:
+        _encoding(epsilon, delta, relation, runs, cases, as_json)
     elif mechanism is not None and model is None:
         _mechanism(mechanism, epsilon, delta, relation, confidence, runs, as_json)
     elif model is not None and mechanism is None:
-        _model(model, data, confidence or 0.95, canaries, as_json)
+        _model(model, data, confidence or 0.95, canaries, out, as_json)
     else:
         raise InputError("Pass a model folder with --data FILE, or --mechanism NAME (see --list).")
 
@@ -94,8 +109,33 @@ def _mechanism(
     _end(finding.refuted)
 
 
+def _encoding(
+    epsilon: float, delta: float, relation: str, runs: int | None, cases: int | None, as_json: bool
+) -> None:
+    """No chance is involved: one pair of frames that disagrees elsewhere is a refutation."""
+    from halfmask.audit.neighbours import DEFAULT_CASES, audit_encoding
+    from halfmask.errors import InputError
+
+    if runs is not None or relation != "replace":
+        raise InputError("The encoding is audited by replaced cells: pass --cases N alone.")
+    with reporting("audit encoding") as report:
+        finding = audit_encoding(
+            cases=DEFAULT_CASES if cases is None else cases,
+            epsilon=epsilon,
+            delta=delta,
+            report=report,
+        )
+    emit(finding.to_json(), finding.text(), as_json)
+    _end(finding.refuted)
+
+
 def _model(
-    folder: Path, data: Path | None, confidence: float, canaries: int, as_json: bool
+    folder: Path,
+    data: Path | None,
+    confidence: float,
+    canaries: int,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     from halfmask.audit.model_audit import AUDIT_FILE, audit_model
     from halfmask.errors import InputError
@@ -107,7 +147,9 @@ def _model(
         )
     frame = read_frame(data)
     with reporting("audit") as report:
-        found = audit_model(folder, frame, canaries=canaries, confidence=confidence, report=report)
+        found = audit_model(
+            folder, frame, canaries=canaries, confidence=confidence, out=out, report=report
+        )
     lines = [found.finding.text(), f"Audited: {found.to_json()['audited']}.", ""]
     if found.inferences:
         lines.append(f"{'column':24}{'without model':>14}{'with model':>12}{'at most':>10}")
@@ -116,7 +158,9 @@ def _model(
             f"{each.column:24}{each.without_model:14.3f}{each.with_model:12.3f}{each.bound:10.3f}"
         )
     emit({"model": str(folder), **found.to_json()}, "\n".join(lines), as_json)
-    note(f"Written to {folder / AUDIT_FILE}; `halfmask report` shows it.")
+    note("Counted on private rows, not covered by the guarantee: keep it to yourself.")
+    if out is not None:
+        note(f"Written to {out / AUDIT_FILE}; `halfmask report --audit {out}` shows it.")
     _end(found.finding.refuted)
 
 

@@ -145,7 +145,7 @@ def _row(item: Trained, auto: str | None, test: Any, out: Path | None) -> dict[s
         "method": name,
         "auto": name == auto,
         "epsilon": model.privacy.epsilon,
-        "seconds": round(item.seconds, 2),
+        "seconds": item.seconds,
         "model": None if out is None else str(out / name),
     }
     if test is not None:
@@ -196,7 +196,7 @@ def _shown(result: Mapping[str, Any]) -> object:
         table.add_column(heading)
     for row in rows:
         measured = ["undefined" if row[m] is None else f"{row[m]:.4f}" for m in metrics]
-        table.add_row(_name(row), f"{row['epsilon']:.5g}", *measured, f"{row['seconds']:.1f}")
+        table.add_row(_name(row), f"{row['epsilon']:.5g}", *measured, f"{row['seconds']}")
     words: list[Any] = [table]
     words += [NOT_COVERED] if metrics else []
     if result["ledger"]:

@@ -40,7 +40,7 @@ def demo(epsilon: float, out: Path, as_json: bool) -> None:
     from halfmask.experiments.adult_roles import role_sets
     from halfmask.mechanisms.noise import noise_source
     from halfmask.report.html import write_report
-    from halfmask.training import train
+    from halfmask.training import train, whole_seconds
 
     check_epsilon(epsilon)
     started = time.perf_counter()
@@ -86,14 +86,14 @@ def demo(epsilon: float, out: Path, as_json: bool) -> None:
         report(0.9, "report")
         page = out / "report.html"
         write_report(out, page)
-    seconds = time.perf_counter() - started
+    seconds = whole_seconds(started)
     result = {
         "rows": table.n,
         "models": rows,
         "privacy": kept.privacy.to_json(),
         "audit": finding.to_json(),
         "report": str(page),
-        "seconds": round(seconds, 1),
+        "seconds": seconds,
     }
     words = f"""
 What the half-masked model promises:
@@ -108,7 +108,7 @@ The model and its report are in {out}: open {page} in a browser.
 
 {NEXT}
 
-({seconds:.0f} s)"""
+({seconds} s)"""
     emit(result, _table(rows), as_json)
     if not as_json:
         click.echo(words)

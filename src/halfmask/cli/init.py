@@ -20,6 +20,8 @@ _HEAD = """\
 _FILL_IN = {
     "number": "# bounds = [LOW, HIGH]      # required while private; values beyond are clamped",
     "category": '# categories = ["A", "B"]   # required while private; any other value is "other"',
+    "date": "# bounds = [LOW, HIGH]      # required while private: two dates such as 2024-01-31",
+    "bool": "# Nothing to fill in.",
 }
 
 _LABEL_HINT = {
@@ -39,7 +41,7 @@ _LABEL_HINT = {
 def init(file: str, label: str | None, as_json: bool) -> None:
     """Write a schema template for FILE (CSV or Parquet) to standard output.
 
-    It holds the names of the columns and whether they are numbers, never a value or a range. Every
+    It holds the names of the columns and their kinds, never a value or a range. Every
     column and the label are private; you mark what is public and fill in bounds and categories.
     """
     from halfmask.reading import read_frame
@@ -50,20 +52,23 @@ def init(file: str, label: str | None, as_json: bool) -> None:
 
 
 def column_kinds(table: pa.Table) -> dict[str, str]:
-    """Each column's kind: a number if all of it reads as numbers or is missing."""
+    """Each column's kind: by its type in the file; for text, what all of it reads as."""
     import pyarrow as pa
 
-    from halfmask.errors import DataError
-    from halfmask.frames import arrow_numbers
+    from halfmask.frames import kind_of_texts
 
+    types = pa.types
     kinds = {}
     for field in table.schema:
-        try:
-            arrow_numbers(table, field.name)
-        except DataError:
-            kinds[field.name] = "category"
+        kind = field.type
+        if types.is_boolean(kind):
+            kinds[field.name] = "bool"
+        elif types.is_timestamp(kind) or types.is_date(kind):
+            kinds[field.name] = "date"
+        elif types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+            kinds[field.name] = "number"
         else:
-            kinds[field.name] = "category" if pa.types.is_boolean(field.type) else "number"
+            kinds[field.name] = kind_of_texts(table, field.name)
     return kinds
 
 
@@ -94,8 +99,12 @@ def template_toml(kinds: dict[str, str], label: str | None) -> str:
 
     data = template(kinds, label)
     head = tomli_w.dumps({"label": data["label"]}).rstrip()
-    parts = [_HEAD, f"{head}\n{_LABEL_HINT[kinds[label] if label else 'category']}\n"]
+    parts = [_HEAD, f"{head}\n{_label_hint(kinds, label)}\n"]
     for name, column in data["columns"].items():
         table = tomli_w.dumps({"columns": {name: column}}).rstrip()
         parts.append(f"{table}\n{_FILL_IN[column['kind']]}\n")
     return "\n".join(parts)
+
+
+def _label_hint(kinds: dict[str, str], label: str | None) -> str:
+    return _LABEL_HINT["number" if label and kinds[label] == "number" else "category"]

@@ -31,7 +31,7 @@ def training_options(*, epsilon: str, ledger: str) -> Callable[[_Function], _Fun
             type=float,
             default=1e-6,
             show_default=True,
-            help="The probability with which epsilon may fail; well below 1 / rows.",
+            help="What any set of outcomes may gain beyond epsilon; well below 1 / rows.",
         ),
         click.option(
             "--relation",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from halfmask.cli.output import emit, json_option
+from halfmask.cli.output import emit, json_option, note
 
 _NAMES = {"html": "report.html", "md": "report.md", "json": "report.json", "card": "README.md"}
 
@@ -30,6 +30,12 @@ _NAMES = {"html": "report.html", "md": "report.md", "json": "report.json", "card
     help="The data set's ledger, if training charged one outside the model folder.",
 )
 @click.option(
+    "--audit",
+    "audit_file",
+    type=click.Path(path_type=Path),
+    help="The result of `halfmask audit MODEL --out DIR` to show; it tells of private rows.",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(list(_NAMES)),
@@ -43,6 +49,7 @@ def report(
     out: Path | None,
     data: Path | None,
     ledger_file: Path | None,
+    audit_file: Path | None,
     form: str,
     as_json: bool,
 ) -> None:
@@ -60,7 +67,12 @@ def report(
         raise InputError(f"The folder of {str(target)!r} does not exist: create it first.")
     if form == "html":
         import matplotlib  # noqa: F401  (say that it is missing before the work, not after)
-    facts = gather(model, data=data, ledger=ledger_file)
+    if (model / "audit.json").exists():
+        note(
+            f"{model / 'audit.json'} tells of private rows: move it out of the model folder before "
+            "you hand that out, and pass it with --audit FILE to see it in a report."
+        )
+    facts = gather(model, data=data, ledger=ledger_file, audit=audit_file)
     if form == "html":
         from halfmask.report.html import page
 

@@ -50,7 +50,10 @@ def training_rows(
         _check_declared(schema)
     shared = None if apart else ranks
     rows = parquet_rows(data) if is_parquet(data) else 0
-    if rows and _chosen(method, schema, rows, epsilon, delta) == "mlp":
+    # Which rows of a unit count is known once all ids were read; rows without a public label go.
+    label = schema.label
+    whole = schema.unit is not None or (label.role == "public" and label.missing is not None)
+    if rows and not whole and _chosen(method, schema, rows, epsilon, delta) == "mlp":
         from halfmask.neural.mapped import mapped_parquet
 
         spread: dict[str, Any] = {} if ranks is None else {"shards": ranks}
@@ -82,7 +85,6 @@ def _chosen(method: str, schema: Schema, rows: int, epsilon: float, delta: float
         classes=len(label.classes or ()),
         epsilon=epsilon,
         delta=delta,
-        rows_per_unit=1 if schema.unit is None else schema.unit.max_rows,
     )
     return choose(problem).method
 

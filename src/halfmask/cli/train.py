@@ -52,7 +52,7 @@ def train(
     from halfmask.mechanisms.shards import ALONE, rows_in_all
     from halfmask.model_ledger import OWN, link_ledger
     from halfmask.schema import Schema
-    from halfmask.training import choose_method
+    from halfmask.training import choose_method, whole_seconds
     from halfmask.training import train as fit
 
     check_epsilon(epsilon)
@@ -90,7 +90,7 @@ def train(
             )
         if not leads:
             return
-    seconds = time.perf_counter() - started
+    seconds = whole_seconds(started)
     model.save(out)
     (out / CHECKPOINT).unlink(missing_ok=True)
     charged = ledger_file or out / OWN
@@ -103,9 +103,9 @@ def train(
         "machines": 1 if ranks is None else ranks.count,
         "privacy": model.privacy.to_json(),
         "ledger": str(charged),
-        "seconds": round(seconds, 3),
+        "seconds": seconds,
     }
-    text = f"{model.privacy.text()}\n\nModel written to {out} ({seconds:.1f} s)."
+    text = f"{model.privacy.text()}\n\nModel written to {out} ({seconds} s)."
     emit(result, text, as_json)
 
 

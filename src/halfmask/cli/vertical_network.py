@@ -119,7 +119,7 @@ def join(
 
     settings = read_party_file(party_file)
     # Errors in a party's own files are for its own eyes: find them before anyone asks.
-    NetworkParty(settings)
+    NetworkParty(settings).check_memory()
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     command = [_tool("flower-supernode"), "--superlink", server, "--root-certificates", str(ca)]
     command += ["--auth-supernode-private-key", str(key), "--port", str(local_port)]

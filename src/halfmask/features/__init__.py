@@ -16,8 +16,6 @@ from halfmask.features.chain import Chain
 from halfmask.features.neighbour_graph import NeighbourGraph
 from halfmask.features.patch_dictionary import PatchDictionary
 from halfmask.features.pca import PublicPCA
-from halfmask.features.random_fourier import RandomFourier
-from halfmask.features.standardise import Standardise
 from halfmask.features.unit_rows import UnitRows
 
 __all__ = [
@@ -26,8 +24,6 @@ __all__ = [
     "NeighbourGraph",
     "PatchDictionary",
     "PublicPCA",
-    "RandomFourier",
-    "Standardise",
     "UnitRows",
     "feature_map_from_arrays",
 ]
@@ -39,8 +35,6 @@ _KINDS: dict[str, type[FeatureMap]] = {
         NeighbourGraph,
         PatchDictionary,
         PublicPCA,
-        RandomFourier,
-        Standardise,
         UnitRows,
     )
 }

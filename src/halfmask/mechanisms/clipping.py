@@ -38,12 +38,25 @@ def clip_rows(rows: Floats, norm: float) -> Floats:
     check_clip_norm(norm)
     finite = np.isfinite(rows).all(axis=1, keepdims=True)
     rows = np.where(finite, rows, 0.0)
-    # Squares of very large or very small entries leave the range of doubles: scale them first.
-    largest = np.abs(rows).max(axis=1, initial=0.0)
-    scaled = rows / np.where(largest > 0, largest, 1.0)[:, None]
-    lengths = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
+    largest, scaled, lengths = _scaled(rows)
     with np.errstate(over="ignore"):
         inside = largest * lengths <= norm
     outside = scaled * (norm / np.where(lengths > 0, lengths, 1.0))[:, None]
     clipped: Floats = np.where(inside[:, None], rows, outside)
     return clipped
+
+
+def norm_of(vector: Floats) -> float:
+    """The norm of finite numbers, also where their squares overflow or vanish."""
+    largest, _, lengths = _scaled(np.asarray(vector, dtype=np.float64).reshape(1, -1))
+    return float(largest[0] * lengths[0])
+
+
+def _scaled(rows: Floats) -> tuple[Floats, Floats, Floats]:
+    """Each row's largest entry, the row divided by it, and the norm of that.
+
+    Squares of very large or very small entries leave the range of doubles; these do not.
+    """
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    scaled = rows / np.where(largest > 0, largest, 1.0)[:, None]
+    return largest, scaled, np.sqrt(np.einsum("ij,ij->i", scaled, scaled))

@@ -36,7 +36,7 @@ class Problem:
             classes=0 if table.classes is None else len(table.classes),
             epsilon=epsilon,
             delta=delta,
-            rows_per_unit=table.max_rows,
+            rows_per_unit=table.rows_per_unit,
         )
 
 

@@ -29,7 +29,7 @@ from halfmask.methods.gd_sensitivity import (
     whole_gradient,
 )
 from halfmask.methods.public_curve import PublicCurve
-from halfmask.methods.unit_rows import UnitRows, unit_rows
+from halfmask.methods.unit_rows import UnitRows, unit_rows, weighed_by_unit
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
@@ -136,11 +136,25 @@ def fit_gd(
         raise InputError("Nothing is private: any ordinary method serves better.")
     if table.n == 0:
         raise InputError("The table has no rows: there is nothing to fit.")
-    rows = unit_rows(table, precondition=config.precondition, shards=shards)
     mu = gaussian_mu(epsilon, delta) * (1 - _ROUNDING)
+    rows = weighed_by_unit(
+        unit_rows(table, precondition=config.precondition, shards=shards),
+        table,
+        outputs=chosen.outputs,
+        mu=mu,
+        relation=releaser.relation,
+    )
     extra = 0.0 if penalty is None else penalty.smoothness * rows.stretch**2
     descent = Descent(
-        rows, targets, chosen, config, table.label_private, releaser, mu, extra_smoothness=extra
+        rows,
+        targets,
+        chosen,
+        config,
+        table.label_private,
+        releaser,
+        mu,
+        extra_smoothness=extra,
+        skipped=table.skipped,
     )
     public = table.public if penalty is None else shards.gather(table.public)
     curve = None
@@ -172,8 +186,11 @@ class Descent:
         mu: float,
         *,
         extra_smoothness: float = 0.0,
+        skipped: NDArray[np.bool_] | None = None,
     ) -> None:
+        """`skipped` rows have no label: what is released of them is nothing."""
         self._rows, self._targets, self._loss, self._config = rows, targets, loss, config
+        self._skipped = skipped
         self._shards = releaser.shards
         self._moves: BlockMoves | None = None
         weights = rows.d * loss.outputs
@@ -224,6 +241,8 @@ class Descent:
         if self._once:
             return rows.gradient_sum(loss.fixed_slope(self._targets)), np.ones((rows.d, 1))
         slopes = clip_slopes(loss.slope(rows.scores(theta), self._targets), self._clip)
+        if self._skipped is not None:
+            slopes[self._skipped] = 0.0
         exact = rows.gradient_sum(slopes)
         if self._moves is None:
             return exact, np.ones((rows.d, 1))
@@ -284,19 +303,25 @@ class Descent:
 
 
 def coded_targets(table: Table, loss: Loss) -> Floats:
-    """0/1 for two classes, one-hot for more, [−1, 1] for a number: rows x outputs."""
+    """0/1 for two classes, one-hot for more, [−1, 1] for a number: rows x outputs.
+
+    A missing label is the middle of all labels, at which a fixed slope is zero, so that whatever
+    holds for two labels holds for a label and none (docs/proofs/missing_labels.md).
+    """
     if table.label is None:
         raise InputError("The table has no label: encode it with its label to fit a model.")
+    missing = table.skipped
     if table.classes is None:
         middle, half = _label_scale(table)
         scaled = (np.asarray(table.label, dtype=np.float64) - middle) / half
-        inside: Floats = np.clip(scaled, -1.0, 1.0)
+        inside: Floats = np.clip(np.where(missing, 0.0, scaled), -1.0, 1.0)
         return inside[:, None]
     codes = np.asarray(table.label)
     if loss.outputs == 1:
-        second: Floats = (codes == 1).astype(np.float64)
+        second: Floats = np.where(missing, 0.5, (codes == 1).astype(np.float64))
         return second[:, None]
     coded: Floats = np.eye(loss.outputs)[codes]
+    coded[missing] = 1 / loss.outputs
     return coded
 
 

@@ -32,6 +32,7 @@ _FLOOR = 1e-3
 class RowBounds:
     """What is known beforehand of a row: norms of its parts, signs, and rows per unit.
 
+    `rows_per_unit` bounds the sum of the weights of a unit's rows: their number where none has one.
     `limit` bounds the norm of the whole row where that is known to be less than its parts allow.
     """
 

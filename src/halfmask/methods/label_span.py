@@ -123,7 +123,7 @@ def fit_label_span(
 def label_sensitivity(rows: SplitRows) -> Sensitivity:
     """How far the copies of all labels, as one vector, move when one unit's labels change."""
     apart, longest = rows.loss.fixed_bounds()
-    many = 1.0 if rows.unit is None else math.sqrt(np.bincount(rows.unit).max())
+    many = math.sqrt(rows.rows_per_unit)
     return Sensitivity(replace=many * apart, withhold=many * longest)
 
 

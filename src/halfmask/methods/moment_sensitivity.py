@@ -30,7 +30,7 @@ class RowBounds:
     """What the declaration and the public columns say about every row.
 
     ‖p‖ ≤ `public`, ‖r‖ ≤ `private`, ‖y‖ ≤ 1; `non_negative` promises that ⟨r, r'⟩ ≥ 0 for any two
-    private parts. A unit of privacy holds at most `rows` rows.
+    private parts. The weights of the rows of a unit of privacy add up to at most `rows`.
     """
 
     public: float

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.encoding import Scaled, declared
 from halfmask.errors import InputError
 from halfmask.mechanisms.clipping import clip_rows
@@ -31,8 +32,14 @@ from halfmask.methods.moment_logistic import logistic_from_sums, softmax_of_ridg
 from halfmask.methods.moment_sensitivity import Coding, RowBounds, choose_weights
 from halfmask.methods.moment_solve import MomentFit, known_zeros, solve_moments
 from halfmask.methods.public_basis import PublicBasis, public_basis
-from halfmask.methods.released_moments import Moments, release_moments
+from halfmask.methods.released_moments import (
+    Moments,
+    check_rows,
+    release_moments,
+    released_numbers,
+)
 from halfmask.table import Table
+from halfmask.units import unit_weights
 
 
 class PublicMap(FeatureMap, Protocol):
@@ -89,6 +96,16 @@ def fit_one_shot(
     )
     bounds = replace(bounds, public=basis.norm)
     private = _enforced(table.private, bounds)
+    if table.unit is not None:
+        check_rows(basis.rows, basis.row_weights, bounds)
+        unit = unit_weights(
+            table.unit,
+            numbers=released_numbers(basis.rows.shape[1], private.shape[1], label.shape[1], bounds),
+            mu=gaussian_mu(epsilon, delta),
+            relation=releaser.relation,
+        )
+        basis = replace(basis, row_weights=basis.row_weights * unit.rows)
+        bounds = replace(bounds, rows=unit.most)
     moments = release_moments(
         basis.rows,
         private,
@@ -240,17 +257,24 @@ def _label_bounds(table: Table) -> tuple[float, float]:
 
 
 def _coded_label(table: Table) -> np.ndarray:
-    """One column in [-1, 1] for two classes or a number, one-hot columns for more classes."""
+    """One column in [-1, 1] for two classes or a number, one-hot columns for more classes.
+
+    A missing label is the middle of all codes, so that no bound grows by it
+    (docs/proofs/missing_labels.md).
+    """
     if table.label is None:
         raise InputError("The table has no label: encode it with its label to fit a model.")
+    missing = table.skipped
     if table.classes is None:
         low, high = _label_bounds(table)
         middle, half = (high + low) / 2, (high - low) / 2
-        return np.clip((np.asarray(table.label, dtype=np.float64) - middle) / half, -1, 1)[:, None]
+        scaled = (np.asarray(table.label, dtype=np.float64) - middle) / half
+        return np.clip(np.where(missing, 0.0, scaled), -1, 1)[:, None]
     codes = np.asarray(table.label)
     if len(table.classes) == 2:
-        return np.where(codes == 1, 1.0, -1.0)[:, None]
+        return np.where(missing, 0.0, np.where(codes == 1, 1.0, -1.0))[:, None]
     coded: np.ndarray = np.eye(len(table.classes))[codes]
+    coded[missing] = 1 / len(table.classes)
     return coded
 
 
@@ -265,7 +289,7 @@ def _bounds(table: Table) -> RowBounds:
         private=table.private_norm if table.private.shape[1] else 0.0,
         label=coding if table.label_private else "public",
         non_negative=_non_negative(table),
-        rows=table.max_rows,
+        rows=table.rows_per_unit,
     )
 
 

@@ -21,7 +21,7 @@ from halfmask.mechanisms.shards import rows_in_all
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.gd import Descent, GdConfig, coded_targets
 from halfmask.methods.one_shot import fit_one_shot
-from halfmask.methods.unit_rows import unit_rows
+from halfmask.methods.unit_rows import unit_rows, weighed_by_unit
 from halfmask.table import Table
 
 # Relative reserve for the rounding of calibrated noise.
@@ -42,7 +42,14 @@ def fit_from_public_start(
     if table.label_bounds is not None and table.classes is None:
         low, high = table.label_bounds
         middle, half = (low + high) / 2, (high - low) / 2
-    rows = unit_rows(table, precondition=config.precondition, shards=releaser.shards, started=True)
+    left = math.sqrt(1 - share) * mu
+    rows = weighed_by_unit(
+        unit_rows(table, precondition=config.precondition, shards=releaser.shards, started=True),
+        table,
+        outputs=loss.outputs,
+        mu=left,
+        relation=releaser.relation,
+    )
     offset = (table.public @ start.coef.T + start.intercept - middle) / half
     descent = Descent(
         replace(rows, offset=offset),
@@ -51,7 +58,8 @@ def fit_from_public_start(
         config,
         True,
         releaser,
-        math.sqrt(1 - share) * mu,
+        left,
+        skipped=table.skipped,
     )
     coef, intercept = rows.unfold(descent.run(None))
     coef *= half

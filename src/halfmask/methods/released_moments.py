@@ -118,6 +118,12 @@ def check_rows(public: np.ndarray, row_weights: np.ndarray, bounds: RowBounds) -
         raise InputError("A public row is longer than the bound on public rows.")
 
 
+def released_numbers(public: int, private: int, label: int, bounds: RowBounds) -> int:
+    """How many numbers are released: the sizes of `weighted_blocks`."""
+    with_public = 0 if bounds.label == "public" else public * label
+    return public * private + private * (private + 1) // 2 + private * label + with_public
+
+
 def weighted_blocks(
     public: np.ndarray,
     private: np.ndarray,

@@ -177,7 +177,7 @@ def contribution_of(
 ) -> tuple[float, Contribution]:
     """The clip norm, and which pair of contributions the accountant may assume."""
     if not rows.labels_only:
-        return clip_norm or _typical_bound(table, rows) * _rows_of_a_unit(rows), "general"
+        return clip_norm or _typical_bound(table, rows) * rows.rows_per_unit, "general"
     norms = np.sqrt(np.einsum("ij,ij->i", rows.public, rows.public))
     if rows.unit is not None:
         norms = np.bincount(rows.unit, weights=norms)
@@ -210,11 +210,6 @@ def _typical_bound(table: Table, rows: SplitRows) -> float:
     private = table.private_norm if table.private.shape[1] else 0.0
     slope = min(1.0, rows.loss.lipschitz)
     return slope * math.hypot(_CLIP * private, public * math.hypot(_public_bound(table), 1))
-
-
-def _rows_of_a_unit(rows: SplitRows) -> int:
-    """The most rows a unit has: ids are public."""
-    return 1 if rows.unit is None else int(np.bincount(rows.unit).max())
 
 
 def _fit(

@@ -29,7 +29,8 @@ _CHUNK = 1 << 22
 class SplitRows:
     """Rows as the split loss sees them. Coefficients have the columns [public, constant, private].
 
-    With `public_loss=False` the public loss is zero and everything is private.
+    With `public_loss=False` the public loss is zero and everything is private. `skipped` rows have
+    no label, and a slope of zero.
     """
 
     public: Floats
@@ -39,6 +40,8 @@ class SplitRows:
     label_private: bool
     public_loss: bool
     unit: NDArray[np.int64] | None
+    rows_per_unit: int = 1
+    skipped: NDArray[np.bool_] | None = None
 
     @classmethod
     def of(
@@ -57,6 +60,8 @@ class SplitRows:
             label_private=table.label_private or everything_private,
             public_loss=not everything_private and (splits or not table.label_private),
             unit=table.unit,
+            rows_per_unit=table.rows_per_unit,
+            skipped=table.skipped,
         )
 
     @property
@@ -136,13 +141,15 @@ class SplitContributions:
     def _factors(self, rows: Indices) -> tuple[Floats, Floats]:
         split = self._rows
         if split.labels_only:
-            # The label's part alone: what scores add is the same in both losses.
+            # The label's part alone, zero without one: what scores add is the same in both losses.
             factor = split.loss.fixed_slope(split.target[rows])
             return factor, factor
         width = split.public.shape[1]
         padded = split.public[rows] @ self.coef[:, :width].T
         scores = padded + split.private[rows] @ self.coef[:, width:].T
         full = split.loss.slope(scores, split.target[rows])
+        if split.skipped is not None:
+            full[split.skipped[rows]] = 0.0
         if not split.public_loss:
             return full, full
         return full - split.padded_slope(padded, rows), full

@@ -6,18 +6,20 @@ and centred (preconditioning, which is free), and rows that stay long are weighe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from halfmask.accounting.relations import Relation
 from halfmask.encoding import Scaled, declared
 from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all
 from halfmask.methods.gd_sensitivity import RowBounds
 from halfmask.table import Table
+from halfmask.units import unit_weights
 
 Floats = NDArray[np.float64]
 
@@ -39,7 +41,8 @@ class UnitRows:
 
     `row_weights` (in (0, 1], public) multiply a row's gradient; `scale` makes features columns.
     `offset` is added to the scores: what a model that is known already says of each row.
-    `n` counts the rows of all machines, among them those of this one.
+    `n` counts the rows of all machines, among them those of this one; a row of a unit that is
+    weighed down counts as its weight.
     """
 
     matrix: Any
@@ -49,7 +52,7 @@ class UnitRows:
     public_size: int
     row_weights: Floats
     bounds: RowBounds
-    n: int
+    n: float
     offset: Floats | float = 0.0
 
     @property
@@ -110,7 +113,8 @@ def unit_rows(
     private = _bounded(table.private, private_norm, non_negative)
     squared = public.norm**2 + private_norm**2
     missing = _CONSTANT * squared - _private_one_hot_columns(table)
-    constant = float(np.sqrt(max(missing, 0.0)))
+    # Columns that are all constant leave nothing else to learn from.
+    constant = float(np.sqrt(max(missing, 0.0))) if squared else 1.0
     length = float(np.sqrt(squared + constant**2)) or 1.0
     blocks = [np.full((len(private), 1), constant)] if constant else []
     whole = np.hstack([*blocks, table.public * public.scale, private]) / length
@@ -137,9 +141,24 @@ def unit_rows(
             private=private_norm / length,
             limit=1.0,
             non_negative=non_negative,
-            rows_per_unit=table.max_rows,
+            rows_per_unit=table.rows_per_unit,
         ),
         n=rows_in_all(table.n, shards),
+    )
+
+
+def weighed_by_unit(
+    rows: UnitRows, table: Table, *, outputs: int, mu: float, relation: Relation
+) -> UnitRows:
+    """`rows` with those of units that have many of them weighed down: docs/proofs/units.md."""
+    if table.unit is None:
+        return rows
+    weights = unit_weights(table.unit, numbers=rows.d * outputs, mu=mu, relation=relation)
+    return replace(
+        rows,
+        row_weights=rows.row_weights * weights.rows,
+        bounds=replace(rows.bounds, rows_per_unit=weights.most),
+        n=weights.total,
     )
 
 
@@ -202,11 +221,7 @@ def _private_one_hot_columns(table: Table) -> int:
     """Private columns whose features add up to 1 in every row, and so hold a constant already."""
     if table.schema is None:
         return 0
-    return sum(
-        column.kind == "category" or column.bins is None or column.bins > 0
-        for column in table.schema.columns
-        if column.role == "private"
-    )
+    return sum(not column.scaled for column in table.schema.columns if column.role == "private")
 
 
 def _non_negative(table: Table) -> bool:

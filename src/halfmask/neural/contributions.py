@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from halfmask.mechanisms.sampling import Indices
-from halfmask.neural.ghost import CLIP_MARGIN
-from halfmask.neural.mlp_ghost import MlpGradients
+from halfmask.neural.mlp_ghost import CLIP_MARGIN, MlpGradients
 from halfmask.neural.structured import StructuredRows
 
 Floats = NDArray[np.float64]
@@ -31,7 +30,8 @@ class NetworkContributions:
     """∇ℓ(x) − ∇ℓ_pub(g(f(x))) for chosen rows; without a pair, ∇ℓ(x).
 
     `padded` is None (no pair, or pairs held by `StructuredRows`), or draws the padded rows of a
-    batch from randomness of its own. Rows stay where they are; batches move to `device`.
+    batch from randomness of its own. Rows stay where they are; batches move to `device`. A row
+    without a label (its target is negative) contributes zero.
     """
 
     def __init__(
@@ -50,6 +50,9 @@ class NetworkContributions:
         self._targets = targets
         self._clip_norm = clip_norm
         self._padded = padded
+        self._labelled: NDArray[np.bool_] | None = None
+        if bool((targets < 0).any()):
+            self._labelled = (targets >= 0).cpu().numpy()
         self._batch: Indices = np.zeros(0, dtype=np.int64)
         self._pair: Tensor | None = None
         self._weights: Floats = np.zeros(0)
@@ -57,6 +60,8 @@ class NetworkContributions:
 
     def norms(self, rows: Indices) -> Floats:
         """Norms, a hair too large: the weights that follow keep to the bound after rounding."""
+        has_label = self._has_label(rows)
+        every, rows = len(rows), rows[has_label]
         chosen = torch.from_numpy(rows)
         self._batch = rows
         self._pair = None if self._padded is None else self._padded(rows).to(self._device)
@@ -67,10 +72,14 @@ class NetworkContributions:
         finite = np.isfinite(norms)
         safe = np.where(finite & (norms > self._clip_norm), norms, self._clip_norm)
         self._weights = np.where(finite, self._clip_norm / safe, 0.0)
-        return norms
+        all_norms = np.zeros(every)
+        all_norms[has_label] = norms
+        return all_norms
 
     def weighted_sum(self, rows: Indices, weights: Floats) -> Floats:
         """Σ weight · contribution of rows of the batch last passed to `norms`."""
+        has_label = self._has_label(rows)
+        rows, weights = rows[has_label], weights[has_label]
         kept = self._weights > 0
         expected = self._sum is not None and np.array_equal(rows, self._batch[kept])
         if not expected or not np.allclose(weights, self._weights[kept], rtol=1e-9, atol=0.0):
@@ -87,6 +96,10 @@ class NetworkContributions:
         assert self._sum is not None
         total: Floats = self._sum.double().cpu().numpy()
         return total
+
+    def _has_label(self, rows: Indices) -> NDArray[np.bool_]:
+        every = np.ones(len(rows), dtype=bool)
+        return every if self._labelled is None else self._labelled[rows]
 
     def _take(self, chosen: Tensor) -> Tensor | StructuredRows:
         if isinstance(self._rows, StructuredRows):

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from halfmask.encoding import Levels, Scaled, declared
 from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.shards import ALONE, Shards
+from halfmask.model_folder import damaged
 from halfmask.neural.public_facts import PublicFacts
 from halfmask.schema import Column
 from halfmask.table import Table
@@ -29,6 +30,7 @@ Floats = NDArray[np.float64]
 # Of the norm that private rows would have if they were as full as the public ones. A shorter row
 # loses little of its direction, and noise falls with it; one value for every table.
 _SHARE = 0.75
+_PLACES = ("public_kept", "kept", "group")
 # As many columns of a role as make a row's direction more telling than its length.
 MANY_COLUMNS = 16
 
@@ -127,6 +129,13 @@ class Inputs:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Inputs:
         """The inverse of `to_arrays`."""
+        for name in ("public_kept", "kept", "half", "group", "sampled", "public_half"):
+            array, kind = arrays[name], np.int64 if name in _PLACES else np.bool_
+            if array.dtype != kind or array.ndim != 1 or (name in _PLACES and (array < 0).any()):
+                damaged(f"the array 'inputs.{name}'")
+        for name in ("private_norm", "public_norm"):
+            if not float(arrays[name]) >= 0:
+                damaged(f"the array 'inputs.{name}'")
         return cls(
             public_kept=arrays["public_kept"],
             kept=arrays["kept"],
@@ -200,7 +209,7 @@ def _public_columns(table: Table) -> NDArray[np.str_]:
 def _numbers(table: Table) -> list[str]:
     """Columns that stay one number."""
     columns = _columns(table, "public")
-    return [column.name for column in columns if column.kind == "number" and column.bins == 0]
+    return [column.name for column in columns if column.scaled]
 
 
 def _typical_norm(table: Table, facts: PublicFacts, columns: int) -> float:

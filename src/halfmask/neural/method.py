@@ -66,7 +66,7 @@ def fit_mlp(
     config = MlpConfig.of(options)
     if table.task != "classification" or table.classes is None or table.label is None:
         raise InputError("mlp predicts classes: use gd or one-shot for a number.")
-    if table.max_rows > 1:
+    if table.rows_per_unit > 1:
         raise InputError("mlp protects one row each: use gd where a unit has several rows.")
     if config.recipe == "algorithm-1" and table.label_private:
         raise InputError(

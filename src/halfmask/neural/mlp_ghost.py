@@ -1,21 +1,26 @@
-"""Paired ghost clipping written out for the fully connected network.
+"""Paired ghost clipping: sums of clipped per-row gradients that are never formed one by one.
 
-The same sums as `neural.ghost`, without autograd: a chunk of rows goes through forward pass, norms
-and weighted products before the next one is touched, in memory that is allocated once and stays in
-the cache. With structured padding the padded half of the first layer is a lookup, and its weight
-gradient is one product with the difference of the two halves.
+For a row x with public part f(x), Algorithm 1 needs Σ w_i (∇ℓ(x_i) − ∇ℓ_pub(f(x_i))) with weights
+w_i that clip each *difference* to norm C. Inputs and output gradients of every layer give the norms
+and, as one weighted product per layer, the sum. DP-SGD is the case without a pair.
+
+Written out for the fully connected network, without autograd: a chunk of rows goes through forward
+pass, norms and weighted products before the next one is touched, in memory that is allocated once
+and stays in the cache. With structured padding the padded half of the first layer is a lookup, and
+its weight gradient is one product with the difference of the two halves.
 
 Guarantee: docs/proofs/ghost.md.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from halfmask.neural.ghost import clip_weights
+from halfmask.errors import InputError
 from halfmask.neural.network import Mlp
 from halfmask.neural.pair_norms import PairProducts
 from halfmask.neural.structured import Products, StructuredRows
@@ -23,34 +28,40 @@ from halfmask.neural.structured import Products, StructuredRows
 # Columns whose squares are added up in single precision.
 _COLUMNS = 1024
 
-HeadGradient = Callable[[Tensor, Tensor], None]
+# Norms are exact up to a relative rounding of a few units in the last place; clipping to a bound
+# lower by sixteen of them keeps every contribution within the bound that the accounting assumes.
+CLIP_MARGIN = 16.0 * 2.0**-23
 
 
-def softmax_head(scores: Tensor, targets: Tensor) -> None:
+def clip_weights(norms: Tensor, clip_norm: float) -> Tensor:
+    """min(1, C/norm) for every row, with C lowered by the margin; 0 where the norm is not finite.
+
+    Guarantee: docs/proofs/ghost.md.
+    """
+    if not (clip_norm > 0.0 and math.isfinite(clip_norm)):
+        raise InputError(f"Expected clip_norm={clip_norm} to be positive and finite.")
+    bound = clip_norm * (1.0 - CLIP_MARGIN)
+    weights = torch.where(norms > bound, bound / norms, torch.ones_like(norms))
+    return torch.where(torch.isfinite(norms), weights, torch.zeros_like(weights))
+
+
+def _softmax_gradient(scores: Tensor, targets: Tensor) -> None:
     """Overwrite logits by the gradient of the cross entropy, softmax(scores) − e_target."""
     torch.softmax(scores, dim=1, out=scores)
     minus = scores.new_full((1, 1), -1.0).expand(len(scores), 1)
     scores.scatter_add_(1, targets.unsqueeze(1), minus)
 
 
-def squared_head(scores: Tensor, targets: Tensor) -> None:
-    """Overwrite predictions by the gradient of half the squared error."""
-    scores.sub_(targets.unsqueeze(1))
-
-
 class MlpGradients:
     """Clipped sums of gradients (or of differences to padded rows) of a fully connected network.
 
-    `head` turns scores into the gradient of the loss; the flat gradient is laid out as
-    `network.parameters()`. `chunk` bounds the rows in flight, and those that are added up in single
-    precision; the sum depends on it by rounding only.
+    The loss is the cross entropy; the flat gradient is laid out as `network.parameters()`. `chunk`
+    bounds the rows in flight, and those that are added up in single precision; the sum depends on
+    it by rounding only.
     """
 
-    def __init__(
-        self, network: Mlp, *, head: HeadGradient = softmax_head, chunk: int = 2048
-    ) -> None:
+    def __init__(self, network: Mlp, *, chunk: int = 2048) -> None:
         self._network = network
-        self._head = head
         self._chunk = chunk
         self._buffers: dict[tuple[str, int], Tensor] = {}
         first = network.linear[0].weight
@@ -186,7 +197,7 @@ class MlpGradients:
         """Gradients with respect to every layer's output."""
         linear = self._network.linear
         grads = [outputs[-1]] * len(linear)
-        self._head(outputs[-1], targets)
+        _softmax_gradient(outputs[-1], targets)
         for i in range(len(linear) - 1, 0, -1):
             below = self._buffer(f"grad{i}", len(outputs[i]), linear[i].in_features)
             torch.mm(grads[i], linear[i].weight, out=below)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
 from halfmask.model import Model
+from halfmask.model_folder import damaged
 from halfmask.neural.inputs import Inputs
 from halfmask.statement import Statement
 from halfmask.table import Table
@@ -55,12 +56,15 @@ class NeuralModel(Model):
         """The inverse of `arrays`."""
         layers = sum(name.startswith("weight") for name in arrays)
         inputs = {n.removeprefix("inputs."): a for n, a in arrays.items() if "inputs." in n}
-        return cls(
-            inputs=Inputs.from_arrays(inputs),
-            weights=tuple(arrays[f"weight{place}"] for place in range(layers)),
-            biases=tuple(arrays[f"bias{place}"] for place in range(layers)),
-            **common,
-        )
+        weights = tuple(arrays[f"weight{place}"] for place in range(layers))
+        biases = tuple(arrays[f"bias{place}"] for place in range(layers))
+        for weight, bias in zip(weights, biases, strict=True):
+            numbers = weight.dtype == bias.dtype == np.float32
+            if not numbers or weight.ndim != 2 or bias.shape != weight.shape[:1]:
+                damaged("the layers of its network")
+        if not layers:
+            damaged("its network has no layer")
+        return cls(inputs=Inputs.from_arrays(inputs), weights=weights, biases=biases, **common)
 
 
 def fit_neural_model(

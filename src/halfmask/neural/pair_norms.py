@@ -24,11 +24,6 @@ _ROUNDING = 32.0
 _SHORTEST = 2.0**14
 
 
-def shortest_sum(terms: Tensor, unit: float) -> Tensor:
-    """The least that a sum of terms of this length counts as, in numbers spaced by `unit`."""
-    return _SHORTEST * unit * terms
-
-
 @dataclass(frozen=True, kw_only=True)
 class PairProducts:
     """‖u−v‖², ‖v‖² and ⟨u−v, v⟩ of output gradients, and the products of a and a−b, in float64.
@@ -53,4 +48,4 @@ class PairProducts:
         """`squares`, but no less than what the sum of u⊗a and −v⊗b may lose by rounding."""
         long, length = self.given.own.sqrt(), self.padded.sqrt()
         terms = (self.apart.sqrt() + 2.0 * length) * long + length * self.given.gap.sqrt()
-        return self.squares().maximum(shortest_sum(terms, self.unit).square())
+        return self.squares().maximum((_SHORTEST * self.unit * terms).square())

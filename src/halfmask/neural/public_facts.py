@@ -74,7 +74,7 @@ class PublicFacts:
 
 def _size(public: Floats, sources: tuple[str, ...], column: Column) -> float:
     places = [place for place, source in enumerate(sources) if source == column.name]
-    if column.kind == "number" and column.bins == 0:
+    if column.scaled:
         number, missing = public[:, places[0]], public[:, places[1]]
         return float(np.sum(((number + 1.0 - missing) / 2.0) ** 2))
     return float(np.sum(1.0 - public[:, places[0]] ** 2))

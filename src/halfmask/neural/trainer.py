@@ -35,7 +35,6 @@ from halfmask.public_loss import Watch
 
 Schedule = Literal["constant", "linear", "cosine"]
 Aggregate = Literal["last", "average", "tail", "ema"]
-Regulariser = Callable[[Mlp, Tensor], Tensor]
 Fill = Callable[[Indices, np.random.Generator], Tensor]
 Floats = NDArray[np.float64]
 
@@ -44,10 +43,9 @@ Floats = NDArray[np.float64]
 class TrainerConfig:
     """Every number of a run, fixed before a private value is read.
 
-    `alpha` weighs the private part against the public one; `radius` is that of the ball around zero
-    to which all parameters are projected; `aggregate` hands back the last parameters, the average
-    of all or of the second half (tail), or an exponential average. `regulariser` maps (network,
-    padded rows) to a further public loss. `public_batch` of None means all rows.
+    `alpha` weighs the private part against the public one; `aggregate` hands back the last
+    parameters, the average of all or of the second half (tail), or an exponential average.
+    `public_batch` of None means all rows.
     """
 
     steps: int
@@ -58,11 +56,9 @@ class TrainerConfig:
     schedule: Schedule = "constant"
     momentum: float = 0.0
     alpha: float = 1.0
-    radius: float | None = None
     aggregate: Aggregate = "last"
     ema_decay: float = 0.9
     public_batch: int | None = None
-    regulariser: Regulariser | None = None
     public_seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -200,10 +196,6 @@ def _one_step(
             watch(progress.step + 1, loss)
     progress.velocity.mul_(config.momentum).add_(gradient)
     flat.vector.sub_(progress.velocity, alpha=config.rate_at(progress.step))
-    if config.radius is not None:
-        length = float(flat.vector.norm())
-        if length > config.radius:
-            flat.vector.mul_(config.radius / length)
     progress.step += 1
     progress.average(flat.vector, config.aggregate, config.ema_decay, config.steps)
 
@@ -227,7 +219,7 @@ def _shared_public_gradient(
     batch = uniform_rows(count, size, progress.public)
     padded = rows.padded(batch, progress.public).to(flat.vector.device)
     labels = rows.labels[torch.from_numpy(batch)].to(flat.vector.device)
-    loss, own = public_gradient(network, flat, padded, labels, config)
+    loss, own = public_gradient(network, flat, padded, labels)
     if shards.count == 1:
         return loss, own
     total = shards.sum(np.append(own.double().cpu().numpy() * size, float(size)))
@@ -235,14 +227,12 @@ def _shared_public_gradient(
 
 
 def public_gradient(
-    network: Mlp, flat: FlatParameters, padded: Tensor, labels: Tensor, config: TrainerConfig
+    network: Mlp, flat: FlatParameters, padded: Tensor, labels: Tensor
 ) -> tuple[float, Tensor]:
-    """The public loss, cross entropy on padded rows and the regulariser, and its gradient."""
+    """The public loss, cross entropy on padded rows, and its gradient."""
     network.zero_grad(set_to_none=True)
     with torch.enable_grad():
         loss = functional.cross_entropy(network(padded), labels)
-        if config.regulariser is not None:
-            loss = loss + config.regulariser(network, padded)
         loss.backward()
     found = flat.gradient(network)
     network.zero_grad(set_to_none=True)

@@ -110,7 +110,7 @@ def _body(facts: Facts, level: int) -> list[str]:
         lines += [f"{head} Scores", "", f"**{NOT_COVERED}**", ""]
         lines += _table(["Score", "Value"], words.score_rows(facts))
     if facts.audits:
-        lines += [f"{head} Audit", ""]
+        lines += [f"{head} Audit", "", f"**{words.AUDITED_ROWS}**", ""]
         lines += _table(words.AUDIT_HEADINGS, words.audit_rows(facts))
     if facts.inferences:
         lines += _table(words.INFERENCE_HEADINGS, words.inference_rows(facts))

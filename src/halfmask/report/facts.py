@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,17 +14,18 @@ from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEven
 from halfmask.accounting.relations import RELATIONS, Relation
 from halfmask.errors import DataError, LedgerError
 from halfmask.model import Model
+from halfmask.model_folder import damaged, read_json, rebuilt
 from halfmask.report.attacker import Gain, attacker_gains
 from halfmask.schema import Column
 from halfmask.statement import Statement
 
 if TYPE_CHECKING:
+    from halfmask.accounting.ledger import Ledger
     from halfmask.report.measured import Measured
 
 _FINE = tuple(10.0**-place for place in range(12, 1, -1))
 _COARSE = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
 _MOST_CHARGES = 12
-AUDIT_FILE = "audit.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +127,16 @@ class Facts:
 
 
 def gather(
-    folder: str | Path, *, data: str | Path | None = None, ledger: str | Path | None = None
+    folder: str | Path,
+    *,
+    data: str | Path | None = None,
+    ledger: str | Path | None = None,
+    audit: str | Path | None = None,
 ) -> Facts:
-    """Read a model folder; `data` are labelled rows to score, `ledger` the data set's ledger."""
+    """Read a model folder; `data` are labelled rows to score, `ledger` the data set's ledger.
+
+    `audit` is the result of an audit, which is kept apart from the model: it tells of private rows.
+    """
     folder = Path(folder)
     model = Model.load(folder)
     measured = None
@@ -139,7 +146,7 @@ def gather(
 
         measured = measure(model, read_frame(data))
     statement = model.privacy
-    audits, inferences = _audits(folder / AUDIT_FILE)
+    audits, inferences = ((), ()) if audit is None else _audits(Path(audit))
     return Facts(
         name=folder.resolve().name,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -167,10 +174,13 @@ def _exact(events: Sequence[Event]) -> bool:
 def _curve(statement: Statement, relation: Relation) -> tuple[tuple[float, float], ...]:
     """Epsilon at several deltas; few where each point is a composition of sampled steps."""
     deltas = {*(_FINE if _exact(statement.events) else _COARSE), statement.delta}
-    return tuple(
-        (delta, epsilon_at(statement.events, delta=delta, relation=relation))
+    points = {
+        delta: epsilon_at(statement.events, delta=delta, relation=relation)
         for delta in sorted(deltas)
-    )
+    }
+    if points[statement.delta] > statement.calibrated[relation] * (1 + 1e-6):
+        damaged("its statement claims a smaller epsilon than its charges give")
+    return tuple(points.items())
 
 
 def _columns(model: Model) -> tuple[ColumnFacts, ...]:
@@ -200,7 +210,10 @@ def _columns(model: Model) -> tuple[ColumnFacts, ...]:
 
 def _known(column: Column) -> str:
     if column.bounds is not None:
-        return f"declared from {column.bounds[0]:g} to {column.bounds[1]:g}"
+        low, high = (end if isinstance(end, str) else f"{end:g}" for end in column.bounds)
+        return f"declared from {low} to {high}"
+    if column.kind == "bool":
+        return "true or false"
     if column.categories is not None:
         return f"{len(column.categories)} declared categories"
     return "learnt from the data, as it is public"
@@ -208,7 +221,6 @@ def _known(column: Column) -> str:
 
 def _budget(statement: Statement, folder: Path, ledger: Path | None) -> Budget:
     """From the ledger named, else from the model's own, else from the statement itself."""
-    from halfmask.accounting.ledger import Ledger
     from halfmask.model_ledger import ledger_of
 
     file = ledger or ledger_of(folder)
@@ -218,14 +230,27 @@ def _budget(statement: Statement, folder: Path, ledger: Path | None) -> Budget:
             for what, event in zip(statement.released, statement.events, strict=False)
         ]
         return _charges(entries, None, statement.delta, statement.relation)
-    book = Ledger.open(file)
+    book = _book(file)
     if Counter(statement.events) - Counter(book.events()):
         raise LedgerError(
             f"{file.name} does not hold the charges of this model: pass the ledger that was named "
             "when it was trained, with --ledger FILE."
         )
-    listed = [(entry.time, entry.what, entry.events) for entry in book.entries()]
+    listed = [(str(entry.time), str(entry.what), entry.events) for entry in book.entries()]
     return _charges(listed, book.epsilon, book.delta, book.relation)
+
+
+def _book(file: Path) -> Ledger:
+    """The ledger, opened; lines that are sealed but make no sense are refused like any other."""
+    from halfmask.accounting.ledger import Ledger
+
+    try:
+        return Ledger.open(file)
+    except LedgerError:
+        raise
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
+        pass
+    raise LedgerError(f"{file.name} is damaged or was edited: restore it from a backup.")
 
 
 def _charges(
@@ -253,18 +278,25 @@ def _learning(details: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
     stored = details.get("public_loss") or ()
     if not isinstance(stored, list | tuple):
         return ()
-    pairs = [
-        (int(item[0]), float(item[1])) if isinstance(item, list | tuple) else (place, float(item))
-        for place, item in enumerate(stored, start=1)
-    ]
-    return tuple(pairs)
+
+    def pairs() -> tuple[tuple[int, float], ...]:
+        given = [
+            (item[0], item[1]) if isinstance(item, list | tuple) else (place, item)
+            for place, item in enumerate(stored, start=1)
+        ]
+        # A loss that was not finite is stored as null.
+        return tuple((int(step), float(loss)) for step, loss in given if loss is not None)
+
+    return rebuilt(pairs, "its learning curve")
 
 
 def _audits(file: Path) -> tuple[tuple[Audit, ...], tuple[Inference, ...]]:
-    if not file.is_file():
-        return (), ()
+    """What `halfmask audit MODEL --out` has written to `file`, or to a folder."""
+    from halfmask.audit.model_audit import AUDIT_FILE
+
+    file = file / AUDIT_FILE if file.is_dir() else file
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
+        stored = read_json(file)
         listed = stored if isinstance(stored, list) else [stored]
         audits = tuple(
             Audit(
@@ -287,9 +319,9 @@ def _audits(file: Path) -> tuple[tuple[Audit, ...], tuple[Inference, ...]]:
             for item in listed
             for each in item.get("attribute_inference", ())
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         raise DataError(
-            f"{AUDIT_FILE} in the model folder is not the result of an audit: remove it, or run "
-            "`halfmask audit` again."
+            f"{file.name} is not the result of an audit: pass the file or the folder that "
+            "`halfmask audit MODEL --data FILE --out DIR` has written."
         ) from None
     return audits, inferences

@@ -18,7 +18,6 @@ from halfmask.report.figures import data_table, figure, inline_svg
 from halfmask.report.measured import NOT_COVERED
 from halfmask.statement import Statement, describe
 
-GUESSES = "Counted on the private rows that were passed to the audit: not covered by the guarantee."
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -28,9 +27,10 @@ def write_report(
     *,
     data: str | Path | None = None,
     ledger: str | Path | None = None,
+    audit: str | Path | None = None,
 ) -> Facts:
     """Write the page of the model in `folder` to `out`; returns what it says."""
-    facts = gather(folder, data=data, ledger=ledger)
+    facts = gather(folder, data=data, ledger=ledger, audit=audit)
     Path(out).write_text(page(facts), encoding="utf-8")
     return facts
 
@@ -266,11 +266,14 @@ def _scores(facts: Facts) -> str:
 def _audit(facts: Facts) -> str:
     if not facts.audits:
         return (
-            "<p>No audit is stored with this model. <code>halfmask audit</code> attacks it and "
-            "gives an empirical lower bound on epsilon beside the claimed one.</p>"
+            "<p>No audit was passed. <code>halfmask audit MODEL --data FILE --out DIR</code> "
+            "attacks the model and gives an empirical lower bound on epsilon beside the claimed "
+            "one; <code>halfmask report MODEL --audit DIR</code> shows it here.</p>"
         )
     caption = "An attack can refute a claim; that it does not is no proof"
-    shown = data_table(caption, words.AUDIT_HEADINGS, words.audit_rows(facts))
+    shown = f'<p class="warning"><strong>{escape(words.AUDITED_ROWS)}</strong></p>' + data_table(
+        caption, words.AUDIT_HEADINGS, words.audit_rows(facts)
+    )
     if not facts.inferences:
         return shown
     bars = [(i.column, i.without_model, i.with_model, i.bound) for i in facts.inferences]
@@ -279,10 +282,7 @@ def _audit(facts: Facts) -> str:
     caption = "Guesses from the public columns and the label; an attacker cannot pass the line."
     rows = words.inference_rows(facts)
     table = data_table("Right guesses of private columns", words.INFERENCE_HEADINGS, rows)
-    return (
-        f'{shown}<p class="warning"><strong>{escape(GUESSES)}</strong></p>'
-        f"{figure(svg, caption, table)}"
-    )
+    return f"{shown}{figure(svg, caption, table)}"
 
 
 def _statement(statement: Statement) -> str:

@@ -59,7 +59,7 @@ def measure(model: Model, frame: Any) -> Measured:
             "This model was fitted on a bare array, so a file cannot be scored with it: leave out "
             "--data."
         )
-    table = model.encode(frame, with_label=True)
+    table = model.encode(frame, with_label=True).labelled()
     assert table.label is not None
     if model.task == "regression":
         curve = calibration_bins(model.predict(table).astype(np.float64), table.label)

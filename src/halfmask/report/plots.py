@@ -89,7 +89,7 @@ def epsilon_curve(
         ax.xaxis.set_major_formatter(power_of_ten)
         ax.xaxis.minorticks_off()
         ax.set_ylim(bottom=0)
-        ax.set_xlabel("delta: probability with which epsilon may fail")
+        ax.set_xlabel("delta: added to the probability of any set of outcomes")
         ax.set_ylabel("epsilon")
         ax.legend()
     return ax
@@ -220,41 +220,6 @@ def method_bars(rows: Sequence[tuple[str, float]], *, metric: str, ax: Axes | No
         ax.margins(x=0.2)
         ax.grid(visible=False, axis="y")
         ax.set_xlabel(metric)
-    return ax
-
-
-def score_by_epsilon(
-    results: Sequence[Mapping[str, Any]], *, metric: str, ax: Axes | None = None
-) -> Axes:
-    """Results of an experiment: mean and deviation of `metric` against epsilon, a line a method.
-
-    `results` are rows as `reproduce` prints them; methods without epsilon become level lines.
-    """
-    ax = ax or new_axes()
-    with house_style():
-        rows = [row for row in results if row["metric"] == metric]
-        for place, name in enumerate(dict.fromkeys(row["method"] for row in rows)):
-            mine = [row for row in rows if row["method"] == name]
-            look = _look(place)
-            if mine[0]["epsilon"] is None:
-                ax.axhline(mine[0]["mean"], label=name, color=look["color"], linestyle=":")
-                continue
-            mine.sort(key=lambda row: row["epsilon"])
-            ax.errorbar(
-                [row["epsilon"] for row in mine],
-                [row["mean"] for row in mine],
-                yerr=[row.get("std", 0.0) for row in mine],
-                label=name,
-                capsize=2,
-                **look,
-            )
-        ax.set_xscale("log")
-        ticks = sorted({row["epsilon"] for row in rows if row["epsilon"] is not None})
-        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        ax.xaxis.minorticks_off()
-        ax.set_xlabel("epsilon")
-        ax.set_ylabel(metric.replace("_", " "))
-        ax.legend()
     return ax
 
 

@@ -9,7 +9,7 @@ from halfmask.accounting.calibrate import round_up
 from halfmask.accounting.relations import Relation
 from halfmask.report.facts import Facts
 from halfmask.report.plots import percent
-from halfmask.statement import NOT_PRIVATE, Statement
+from halfmask.statement import NOT_PRIVATE, Statement, likelihood
 
 _MOST_NAMES = 30
 _WEAK = 0.9
@@ -100,8 +100,8 @@ def guarantee(facts: Facts) -> list[tuple[str, str]]:
     whom = (
         "Each single row of the table."
         if statement.unit_column is None
-        else f"Each person: all rows with the same value of {statement.unit_column}, of which at "
-        f"most {statement.max_rows} were used."
+        else f"Each person: all rows with the same value of {statement.unit_column}. No value "
+        f"has more than {statement.max_rows} of the rows that were used."
     )
     return [
         ("Who is protected?", whom),
@@ -127,15 +127,13 @@ def _how_far(facts: Facts) -> str:
     if not statement.events:
         return "Completely: the model was made without the private columns."
     even = next((gain for gain in facts.gains if gain.prior == 0.5), None)
-    factor = math.exp(min(statement.calibrated_epsilon, 700.0))
-    times = f"{number(factor)} times as likely (e to the epsilon)"
-    if factor > 1e6:
-        times = "e to the epsilon times as likely (over a million)"
-    other = "others" if statement.relation == "replace" else "withheld"
-    text = (
-        f"Nothing that was released is more than {times} as it would be if the private values of "
-        f"one {unit(statement)} were {other}, but for a probability of about {statement.delta:g}."
+    private = f"the private values of one {unit(statement)}"
+    changing = (
+        f"Exchanging {private} for others"
+        if statement.relation == "replace"
+        else f"Using or withholding {private}"
     )
+    text = f"{changing} {likelihood(statement, number)}."
     if even is not None:
         text += (
             " Between two equally likely private values, an attacker guesses right in at most "
@@ -197,6 +195,10 @@ def audit_rows(facts: Facts) -> list[list[str]]:
         for audit in facts.audits
     ]
 
+
+AUDITED_ROWS = (
+    "Counted on the private rows that were passed to the audit: not covered by the guarantee."
+)
 
 INFERENCE_HEADINGS = [
     "Private column",

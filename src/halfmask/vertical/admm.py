@@ -23,16 +23,12 @@ import numpy as np
 
 from halfmask.errors import InputError
 from halfmask.vertical.block import Vector
-from halfmask.vertical.channel import Channel, Message, ask_all
+from halfmask.vertical.channel import Channel, Message, ask_numbers
 from halfmask.vertical.loss import Loss, LossName, loss_named
 from halfmask.vertical.rows import row_parts
 
 Update = Literal["sharing", "as-written"]
 UPDATES: tuple[Update, ...] = get_args(Update)
-
-# Boyd et al. 2011, equation (3.13), on residuals relative to what they are residuals of, as
-# Wohlberg 2017 (arXiv:1704.06209) advises: absolute ones depend on the units of the columns.
-_IMBALANCE, _RHO_FACTOR = 4.0, 2.0
 
 
 class DivergenceWarning(UserWarning):
@@ -52,7 +48,6 @@ class AdmmConfig:
     update: Update = "sharing"
     rounds: int = 30
     tolerance: float = 0.0
-    adapt_rho: bool = False
 
     def __post_init__(self) -> None:
         loss_named(self.loss)
@@ -137,19 +132,17 @@ def run_admm(
     divisor = len(names) if config.update == "sharing" else 1
     warned = False
     for number in range(len(state.history) + 1, config.rounds + 1):
-        record, settled, balance = _one_round(channel, targets, config, state, number, divisor)
+        record, settled = _one_round(channel, targets, config, state, number, divisor)
         if watch is not None:
             record = Round(**{**vars(record), "watched": dict(watch(number))})
         state.history.append(record)
-        if not warned and not config.adapt_rho and _grows(state.history):
+        if not warned and _grows(state.history):
             warned = True
             warnings.warn(
                 _growth_advice(config, len(names), number), DivergenceWarning, stacklevel=2
             )
         if settled:
             return AdmmResult(history=tuple(state.history), converged=True, state=state)
-        if config.adapt_rho:
-            state.rho = _adapted(state.rho, balance)
     return AdmmResult(history=tuple(state.history), converged=False, state=state)
 
 
@@ -160,7 +153,7 @@ def _one_round(
     state: AdmmState,
     number: int,
     divisor: int,
-) -> tuple[Round, bool, float]:
+) -> tuple[Round, bool]:
     """z and dual from the last shares, then new shares; `state` changes only when every party has
     answered.
     """
@@ -172,10 +165,7 @@ def _one_round(
         arrays={"residual": residual, "dual": dual},
         values={"rho": state.rho, "divisor": divisor},
     )
-    replies = ask_all(channel, request, shapes={"share": targets.shape})
-    shares = {
-        name: np.asarray(reply.arrays["share"], np.float64) for name, reply in replies.items()
-    }
+    shares = ask_numbers(channel, request, "share", targets.shape)
 
     parties = len(shares)
     primal, dual_square = _moved(state, shares, z)
@@ -193,9 +183,8 @@ def _one_round(
         and record.primal_residual <= scale + config.tolerance * size
         and record.dual_residual <= scale + config.tolerance * dual_size
     )
-    balance = (record.primal_residual * dual_size) / max(record.dual_residual * size, 1e-300)
     state.z, state.dual, state.shares = z, dual, shares
-    return record, settled, balance
+    return record, settled
 
 
 def _centre(
@@ -253,9 +242,3 @@ def _growth_advice(config: AdmmConfig, parties: int, number: int) -> str:
             "use update='sharing' or a larger rho."
         )
     return text + " Noise on the shares, or a rho that does not suit the data, does this."
-
-
-def _adapted(rho: float, balance: float) -> float:
-    if balance > _IMBALANCE:
-        return rho * _RHO_FACTOR
-    return rho / _RHO_FACTOR if balance < 1 / _IMBALANCE else rho

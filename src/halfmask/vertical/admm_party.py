@@ -13,11 +13,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from halfmask.errors import InputError
+from halfmask.mechanisms.clipping import norm_of
 from halfmask.mechanisms.noise import NoiseSource
 from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
 from halfmask.vertical.block import Ball, Block, Constraint, Regulariser, Vector
 from halfmask.vertical.rows import bounded_rows, row_parts
 from halfmask.vertical.sensitivity import column_sensitivity, row_sensitivity
+from halfmask.vertical.stranger import MOST, RefusedError, number, numbers, whole
 
 ShareNoiseName = Literal["none", "as-written", "column", "row"]
 SHARE_NOISES: tuple[ShareNoiseName, ...] = get_args(ShareNoiseName)
@@ -25,6 +27,7 @@ SHARE_NOISES: tuple[ShareNoiseName, ...] = get_args(ShareNoiseName)
 # κ relative to the largest eigenvalue that rows of the declared norm allow: at 1e-8 the relative
 # error of a solution in double precision stays well below the slack of 1e-6 in every sensitivity.
 _LEAST_KAPPA = 1e-8
+_MOST_PARTIES = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,48 @@ class ShareNoise:
         return replace(self, ratio=ratio, rounds=rounds, row_norm=row_norm)
 
 
+def share_target(
+    *,
+    residual: object,
+    dual: object,
+    rho: object,
+    divisor: object,
+    released: Vector,
+    strength: float,
+    regulariser: Regulariser,
+    noise: ShareNoise,
+) -> tuple[Vector, float]:
+    """The target and κ of a round, from what the coordinator sent and was sent; or a refusal.
+
+    A function of the transcript and the party's settings alone: it may be called, and may refuse,
+    before anything is charged or computed from the party's rows. The target is finite, at most
+    `stranger.MOST`, and what would vanish when squared is zero. Guarantee:
+    docs/proofs/strangers.md.
+    """
+    rows = len(released)
+    residual = numbers(residual, (rows,), "residual")
+    dual = numbers(dual, (rows,), "dual")
+    penalty = number(rho, "rho")
+    parts = whole(divisor, "divisor", least=1, most=_MOST_PARTIES)
+    kappa = strength / penalty
+    if not kappa <= MOST:
+        raise RefusedError(f"rho must be at least {strength / MOST:g} for this party.")
+    least = _LEAST_KAPPA * rows * noise.row_norm**2
+    if noise.is_private and regulariser == "l2" and strength > 0 and kappa < least:
+        # Rounding would exceed the slack of the sensitivity.
+        raise RefusedError(
+            f"Expected rho <= {strength / least:g} for a strength of {strength:g} and {rows} rows: "
+            "beyond it rounding is not negligible."
+        )
+    target = np.empty(rows)
+    for part in row_parts(rows):
+        target[part] = released[part] - residual[part] / parts - dual[part] / penalty
+    target = numbers(target, (rows,), "the target that residual, dual and rho make")
+    if noise.kind == "row":
+        target = np.clip(target, -noise.target_bound, noise.target_bound)
+    return target, kappa
+
+
 class AdmmParty:
     """Holds the block, the coefficients and the last released share of one party.
 
@@ -86,6 +131,8 @@ class AdmmParty:
         name: str = "party",
         paid_rounds: int | None = None,
     ) -> None:
+        if not (math.isfinite(strength) and strength >= 0):
+            raise InputError(f"Expected a finite strength >= 0, got {strength}.")
         # `paid_rounds`: a run that goes on in another process; its charge was made at the start.
         self._paid_rounds = paid_rounds
         self.noise = noise or ShareNoise()
@@ -136,20 +183,22 @@ class AdmmParty:
     def _exact_ridge(self) -> bool:
         return self.regulariser == "l2" and self.constraint is None
 
-    def share(self, *, residual: Vector, dual: Vector, rho: float, divisor: int) -> Vector:
+    def share(self, *, residual: object, dual: object, rho: object, divisor: object) -> Vector:
         """One round: the target from the transcript, the solution, and what is released of it.
 
         `residual` is Σ shares - z of the last round, `divisor` is 1 as written and the number of
-        parties in the sharing form.
+        parties in the sharing form. All four come from the coordinator and may be anything.
         """
-        target = np.empty(self.block.rows)
-        for part in row_parts(self.block.rows):
-            target[part] = self.released[part] - residual[part] / divisor - dual[part] / rho
-        if self.noise.kind == "row":
-            target = np.clip(target, -self.noise.target_bound, self.noise.target_bound)
-        kappa = self.strength / rho
-        if self.noise.is_private and self.regulariser == "l2":
-            self._check_conditioning(kappa)
+        target, kappa = share_target(
+            residual=residual,
+            dual=dual,
+            rho=rho,
+            divisor=divisor,
+            released=self.released,
+            strength=self.strength,
+            regulariser=self.regulariser,
+            noise=self.noise,
+        )
         self.x = self.block.solve(
             target,
             kappa=kappa,
@@ -164,15 +213,6 @@ class AdmmParty:
         self.released = exact if self._series is None else self._protect(exact, target, kappa)
         return self.released
 
-    def _check_conditioning(self, kappa: float) -> None:
-        """Refuse a rho, which the coordinator chooses, where rounding would exceed the slack."""
-        least = _LEAST_KAPPA * self.block.rows * self.noise.row_norm**2
-        if self.strength > 0 and kappa < least:
-            raise InputError(
-                f"Expected rho <= {self.strength / least:g} for a strength of {self.strength:g} "
-                f"and {self.block.rows} rows: beyond it rounding is not negligible."
-            )
-
     def _protect(self, exact: Vector, target: Vector, kappa: float) -> Vector:
         assert self._series is not None
         noise = self.noise
@@ -185,17 +225,17 @@ class AdmmParty:
             ).replace
         else:
             bound = column_sensitivity(
-                target_norm=float(np.linalg.norm(target)),
+                target_norm=norm_of(target),
                 kappa=kappa,
                 row_norm=noise.row_norm,
                 exact_ridge=self._exact_ridge,
             ).replace
-            if not self._exact_ridge:
+            if bound == 0.0:
+                return np.zeros_like(exact)  # whatever the table: the target is zero
+            if not self._exact_ridge or kappa == 0:
                 # The proof puts the exact solution in this ball; putting the computed one there
                 # too makes the bound hold however well the proximal solver converged.
                 exact = target / 2 + Ball(radius=bound / 2).project(exact - target / 2)
-        if bound == 0.0:
-            return np.zeros_like(exact)
         return bound * self._series.release(exact / bound)
 
     def penalty(self) -> float:

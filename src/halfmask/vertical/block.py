@@ -18,6 +18,7 @@ from scipy import sparse
 from scipy.linalg import eigh
 
 from halfmask.errors import InputError
+from halfmask.mechanisms.clipping import norm_of
 
 Vector = npt.NDArray[np.float64]
 Regulariser = Literal["l2", "l1", "none"]
@@ -38,7 +39,7 @@ class Ball:
             raise InputError(f"Expected a radius > 0 of the ball, got {self.radius}.")
 
     def project(self, x: Vector) -> Vector:
-        norm = float(np.linalg.norm(x))
+        norm = norm_of(x)
         return x if norm <= self.radius else x * (self.radius / norm)
 
 

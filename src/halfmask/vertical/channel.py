@@ -10,12 +10,13 @@ is kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from halfmask.errors import InputError
+from halfmask.vertical.stranger import MOST, RefusedError, Vector, numbers
 
 
 class PartyError(InputError):
@@ -85,10 +86,10 @@ class LocalChannel:
 
 
 def ask_all(
-    channel: Channel, request: Message, *, shapes: Mapping[str, tuple[int, ...]]
+    channel: Channel, request: Message, *, shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> dict[str, Message]:
-    """Send `request` to every party; return replies that hold the arrays of `shapes`, finite and
-    of this run.
+    """Send `request` to every party; return replies of this run that hold the arrays of `shapes`,
+    checked.
     """
     replies = channel.exchange(dict.fromkeys(channel.parties, request))
     missing = [name for name in channel.parties if name not in replies]
@@ -97,15 +98,24 @@ def ask_all(
             f"No answer from {_quoted(missing)} to {request.kind!r} in round {request.round}: "
             "check that the party runs, then resume from the last finished round."
         )
-    for name in channel.parties:
-        check_reply(name, request, replies[name], shapes=shapes)
-    return {name: replies[name] for name in channel.parties}
+    return {
+        name: checked_reply(name, request, replies[name], shapes=shapes or {})
+        for name in channel.parties
+    }
 
 
-def check_reply(
+def ask_numbers(
+    channel: Channel, request: Message, name: str, shape: tuple[int, ...]
+) -> dict[str, Vector]:
+    """Send `request` to every party; return the array `name` of each reply, checked."""
+    replies = ask_all(channel, request, shapes={name: shape})
+    return {party: reply.arrays[name] for party, reply in replies.items()}
+
+
+def checked_reply(
     party: str, request: Message, reply: Message, *, shapes: Mapping[str, tuple[int, ...]]
-) -> None:
-    """Raise `PartyError` unless the reply belongs to the request and holds what was asked for."""
+) -> Message:
+    """The reply with the arrays of `shapes` checked; `PartyError` unless it is what was asked."""
     if reply.run != request.run:
         raise PartyError(f"Party {party!r} answered for another run: restart it for this one.")
     if (reply.kind, reply.round) != (request.kind, request.round):
@@ -113,6 +123,7 @@ def check_reply(
             f"Party {party!r} answered {reply.kind!r} of round {reply.round}, "
             f"expected {request.kind!r} of round {request.round}."
         )
+    arrays = dict(reply.arrays)
     for name, shape in shapes.items():
         if name not in reply.arrays:
             raise PartyError(f"Party {party!r} sent no {name!r} in round {request.round}.")
@@ -122,10 +133,14 @@ def check_reply(
                 f"Party {party!r} sent {name!r} of shape {array.shape} in round {request.round}, "
                 f"expected {shape}: its rows are not those of the other parties."
             )
-        if array.dtype.kind not in "fiu" or not np.all(np.isfinite(array)):
+        try:
+            arrays[name] = numbers(array, shape, name)
+        except RefusedError:
             raise PartyError(
-                f"Party {party!r} sent {name!r} that is not finite in round {request.round}."
-            )
+                f"Party {party!r} sent {name!r} that is not finite, or beyond {MOST:g}, in round "
+                f"{request.round}."
+            ) from None
+    return replace(reply, arrays=arrays)
 
 
 def _quoted(names: list[str]) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 from halfmask.errors import InputError
 from halfmask.vertical.alignment import check_alignment, id_hashes
 from halfmask.vertical.block import Vector
-from halfmask.vertical.channel import Channel, Message, PartyError, check_reply
+from halfmask.vertical.channel import Channel, Message, PartyError, checked_reply
+from halfmask.vertical.stranger import RefusedError, hashes
 
 LABEL_HOLDER = "label holder"
 
@@ -43,10 +44,13 @@ class Coordinator:
             raise InputError("The label holder has no ids to align by.")
         request = Message(kind="ids", run=self.run, round=0)
         replies = self.channel.exchange(dict.fromkeys(self.channel.parties, request))
-        hashes = {LABEL_HOLDER: id_hashes(self.ids, self.run)}
+        found = {LABEL_HOLDER: id_hashes(self.ids, self.run)}
         for name in self.channel.parties:
             if name not in replies:
                 raise PartyError(f"No answer from {name!r} to the request for ids.")
-            check_reply(name, request, replies[name], shapes={})
-            hashes[name] = np.asarray(replies[name].arrays["ids"], dtype=np.uint64)
-        return check_alignment(hashes, against=LABEL_HOLDER)
+            reply = checked_reply(name, request, replies[name], shapes={})
+            try:
+                found[name] = hashes(reply.arrays.get("ids"), "ids")
+            except RefusedError as error:
+                raise PartyError(f"Party {name!r} does not name its rows: {error}") from None
+        return check_alignment(found, against=LABEL_HOLDER)

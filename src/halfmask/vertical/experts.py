@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from halfmask.accounting.events import GaussianEvent
+from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.errors import InputError
-from halfmask.mechanisms.release import Releaser, Sensitivity
+from halfmask.mechanisms.noise import NoiseSource
+from halfmask.mechanisms.release import Budget, GaussianSeries, Releaser, Sensitivity
 from halfmask.vertical.aggregate import (
     BINS,
     count_costs,
@@ -24,7 +27,7 @@ from halfmask.vertical.aggregate import (
     weights_from_counts,
 )
 from halfmask.vertical.block import Vector
-from halfmask.vertical.channel import Message, ask_all
+from halfmask.vertical.channel import Message, PartyError, ask_all, ask_numbers
 from halfmask.vertical.coordinator import Coordinator
 from halfmask.vertical.labels import HiddenLabels
 from halfmask.vertical.newton import (
@@ -35,12 +38,19 @@ from halfmask.vertical.newton import (
     noisy_newton,
 )
 from halfmask.vertical.party import Party
+from halfmask.vertical.stranger import RefusedError, number, numbers, word
 
 DAMPING = 0.7
 """Weight of every expert but the first: the columns of one person repeat part of each other."""
 
 MOST_EXCESS = 1e4
 """Hidden labels lie at -a and 1 + a; beyond this a they say nothing."""
+
+PRIOR_SHARE = 0.1
+"""The part of one budget's ratio that the class prior of private labels has: plenty for a count."""
+
+_MOST_RATIO, _MOST_COUNT = 1e6, 1e12
+_UNIT = Sensitivity(replace=1.0, withhold=1.0)  # of a count of labels
 
 
 class ExpertParty:
@@ -78,6 +88,7 @@ class ExpertParty:
         self._release_model = release_model
         self._queries = dict(queries or {})
         self.party = Party(name, rows=int(matrix.shape[0]), ids=ids)
+        self.party.answers("expert-terms", self._terms)
         self.party.answers("expert-train", self._train)
         self.party.answers("expert-score", self._score)
 
@@ -92,10 +103,22 @@ class ExpertParty:
             raise InputError(f"Party {self.name!r} has not trained yet.")
         return np.asarray(matrix @ self.coefficients, dtype=np.float64)
 
+    def _terms(self, request: Message) -> Message:
+        """What training will cost one label: the label holder pays before it sends any."""
+        costs = self.costs
+        return request.reply(values={_LABEL: costs.label, _WITHHOLD: costs.withhold})
+
     def _train(self, request: Message) -> Message:
         if self.coefficients is not None:
             raise InputError(f"Party {self.name!r} has trained already: its budget was for once.")
         targets = self._targets(request)
+        if _paid_by(self.name) in request.values:
+            paid = number(request.values[_paid_by(self.name)], _LABEL, most=_MOST_RATIO)
+            if self.costs.label > paid:
+                raise InputError(
+                    f"Party {self.name!r} would spend more of each label than it said before: its "
+                    "file has changed, so start a new run."
+                )
         self.coefficients = noisy_newton(
             self.matrix,
             targets,
@@ -123,9 +146,7 @@ class ExpertParty:
         )
 
     def _targets(self, request: Message) -> Vector:
-        targets = np.asarray(request.arrays["targets"], dtype=np.float64)
-        if targets.shape != (self.party.rows,):
-            raise InputError(f"Party {self.name!r} got {targets.shape} labels for its rows.")
+        targets = numbers(request.arrays.get("targets"), (self.party.rows,), "targets")
         if requested_excess(request) > self.known.target_excess:
             raise InputError(
                 f"Party {self.name!r} was opened for labels nearer to 0 and 1: hidden ones of this "
@@ -135,7 +156,7 @@ class ExpertParty:
 
     def _score(self, request: Message) -> Message:
         """Scores of rows that were opened for queries by name; training rows never are."""
-        name = str(request.values.get("rows", ""))
+        name = word(request.values.get("rows") or "none", "rows")
         if name not in self._queries:
             raise InputError(f"Party {self.name!r} opened no rows named {name!r} to score.")
         return request.reply(arrays={"scores": self.scores(self._queries[name])})
@@ -156,13 +177,15 @@ def requested_excess(request: Message) -> float:
     The coordinator says so, and targets are clipped to it: a party's noise is scaled to whatever it
     says, so a wrong number costs accuracy, never privacy.
     """
-    excess = float(request.values.get("target_excess", 0.0))
-    if not 0 <= excess <= MOST_EXCESS:
-        raise InputError(
+    try:
+        return number(
+            request.values.get("target_excess", 0.0), "target_excess", least=0.0, most=MOST_EXCESS
+        )
+    except RefusedError:
+        raise RefusedError(
             f"Expected hidden labels of an epsilon of at least {1 / MOST_EXCESS:g} "
             f"(target_excess from 0 to {MOST_EXCESS:g})."
-        )
-    return excess
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,13 +244,68 @@ def class_prior(labels: Vector, *, private: bool, ratio: float, releaser: Releas
         if releaser is None:
             raise InputError("Private labels need the label holder's ledger for the class prior.")
         released = releaser.gaussian(
-            np.array([count]),
-            sensitivity=Sensitivity(replace=1.0, withhold=1.0),
-            noise_std=1 / ratio,
-            what="class prior",
+            np.array([count]), sensitivity=_UNIT, noise_std=1 / ratio, what="class prior"
         )
         count = float(released[0])
-    return min(max(count, 1.0), len(labels) - 1.0) / len(labels)
+    return _frequency(count, len(labels))
+
+
+def _frequency(count: float, rows: int) -> float:
+    return min(max(count, 1.0), rows - 1.0) / rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelTerms:
+    """The class prior, and what the label holder has paid for each party's use of the labels.
+
+    `ratios` is empty where labels are public, or hidden, and nothing was to be paid.
+    """
+
+    prior: float
+    prior_ratio: float = 0.0
+    ratios: Mapping[str, float] = field(default_factory=dict)
+
+
+_LABEL, _WITHHOLD = "label_ratio", "withhold_ratio"
+
+
+def _paid_by(party: str) -> str:
+    return f"{_LABEL}/{party}"
+
+
+def pay_for_labels(
+    coordinator: Coordinator, *, budget: Budget, epsilon: float, delta: float, noise: NoiseSource
+) -> LabelTerms:
+    """Charge all that a run of experts will spend of private labels in clear, then draw the prior.
+
+    Each party's model spends every label once more, so the label holder asks what it will cost and
+    charges the sum together with the prior, in one entry, before a label is sent. Simulations and
+    runs between organisations both pay here. Guarantee: docs/proofs/experts.md.
+    """
+    channel = coordinator.channel
+    request = Message(
+        kind="expert-terms", run=coordinator.run, round=0, values={"target_excess": 0.0}
+    )
+    costs: dict[str, GaussianEvent] = {}
+    for name, reply in ask_all(channel, request).items():
+        try:
+            label = number(reply.values.get(_LABEL), _LABEL, most=_MOST_RATIO)
+            withhold = number(reply.values.get(_WITHHOLD), _WITHHOLD, most=_MOST_RATIO)
+        except RefusedError as error:
+            raise PartyError(f"Party {name!r} does not say what it costs: {error}") from None
+        costs[name] = GaussianEvent(replace=label, withhold=withhold)
+    ratio = PRIOR_SHARE * gaussian_mu(epsilon, delta)
+    prior = GaussianEvent(replace=ratio, withhold=ratio)
+    names = ", ".join(costs)
+    budget.charge([*costs.values(), prior], f"labels in the experts of {names}, and class prior")
+    # Charged above, with the rest: the release itself must not charge it again.
+    series = GaussianSeries(_UNIT, 1 / ratio, 1, noise)
+    count = float(series.release(np.array([float(np.sum(coordinator.labels))]))[0])
+    return LabelTerms(
+        prior=_frequency(count, coordinator.rows),
+        prior_ratio=ratio,
+        ratios={name: event.replace for name, event in costs.items()},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +320,7 @@ class ExpertsResult:
 def train_experts(
     coordinator: Coordinator,
     *,
-    prior: float,
+    prior: float | LabelTerms,
     hidden: HiddenLabels | None = None,
     damping: float = DAMPING,
     public_labels: Vector | None = None,
@@ -250,40 +328,49 @@ def train_experts(
 ) -> ExpertsResult:
     """One exchange: labels out (or their randomised estimates), models back.
 
+    Private labels in clear come with the terms that `pay_for_labels` has charged: a party that
+    would spend more of them refuses.
     With `aggregate`, parties send noisy counts of their scores along, and the combination is
     computed from these; parties that were not opened for it are named.
     With `public_labels`, a second exchange asks for scores of the rows that parties opened as
     "public" and fits the combination on them.
     """
     channel = coordinator.channel
+    terms = prior if isinstance(prior, LabelTerms) else LabelTerms(prior=prior)
+    paid = {_paid_by(name): ratio for name, ratio in terms.ratios.items()}
     targets = coordinator.labels if hidden is None else hidden.targets
     request = Message(
         kind="expert-train",
         run=coordinator.run,
         round=1,
         arrays={"targets": targets},
-        values={"target_excess": 0.0 if hidden is None else hidden.excess},
+        values={"target_excess": 0.0 if hidden is None else hidden.excess, **paid},
     )
     shapes = {"counts": (2, BINS)} if aggregate else {}
     replies = ask_all(channel, request, shapes=shapes)
-    combination = fixed_rule(len(channel.parties), prior, damping)
+    combination = fixed_rule(len(channel.parties), terms.prior, damping)
+    models: dict[str, Vector] = {}
+    counts: list[Vector] = []
+    for name, reply in replies.items():
+        try:
+            if "coefficients" in reply.arrays:
+                models[name] = numbers(reply.arrays["coefficients"], (None,), "coefficients")
+            if aggregate:
+                shape = (2, BINS)
+                counts += [numbers(reply.arrays["counts"], shape, "counts", most=_MOST_COUNT)]
+        except RefusedError as error:
+            raise PartyError(f"Party {name!r} sent no model that can be used: {error}") from None
     if aggregate:
-        counts = [np.asarray(replies[name].arrays["counts"]) for name in channel.parties]
-        combination = rule_from_counts(counts, prior, damping)
+        combination = rule_from_counts(counts, terms.prior, damping)
     if public_labels is not None:
         ask = Message(kind="expert-score", run=coordinator.run, round=2, values={"rows": "public"})
-        shape = {"scores": (len(public_labels),)}
-        answers = ask_all(channel, ask, shapes=shape)
-        scores = [np.asarray(answers[name].arrays["scores"]) for name in channel.parties]
-        combination = rule_from_public_rows(scores, np.asarray(public_labels, dtype=np.float64))
+        scores = ask_numbers(channel, ask, "scores", (len(public_labels),))
+        labels = np.asarray(public_labels, dtype=np.float64)
+        combination = rule_from_public_rows(list(scores.values()), labels)
     return ExpertsResult(
         parties=channel.parties,
         combination=combination,
-        coefficients={
-            name: np.asarray(reply.arrays["coefficients"])
-            for name, reply in replies.items()
-            if "coefficients" in reply.arrays
-        },
+        coefficients=models,
     )
 
 

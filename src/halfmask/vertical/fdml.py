@@ -24,11 +24,15 @@ from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
 from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.vertical.block import Vector
-from halfmask.vertical.channel import Channel, Message, ask_all
+from halfmask.vertical.channel import Channel, Message, ask_all, ask_numbers
 from halfmask.vertical.loss import LossName, loss_named
 from halfmask.vertical.paid_rows import PaidRows, Rows, batch_of
 from halfmask.vertical.party import Party
 from halfmask.vertical.rows import bounded_rows
+from halfmask.vertical.stranger import MOST, number, numbers
+
+MOST_STEP = 1e3
+"""The largest step size that a party takes; those that work are a thousand times smaller."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +118,7 @@ class FdmlParty:
         return np.asarray(self.matrix[rows] @ self.x, dtype=np.float64)
 
     def _scores(self, request: Message) -> Message:
-        rows = batch_of(request.arrays["rows"], self.party.rows)
+        rows = batch_of(request.arrays.get("rows"), self.party.rows)
         if self._score_door is not None:
             bound = self.noise.score_bound
             scores = self._score_door.release(
@@ -128,11 +132,9 @@ class FdmlParty:
         return request.reply(arrays={"scores": scores})
 
     def _step(self, request: Message) -> Message:
-        rows = batch_of(request.arrays["rows"], self.party.rows)
-        slopes = np.asarray(request.arrays["slopes"], dtype=np.float64)
-        step_size = float(request.values["step_size"])
-        if slopes.shape != rows.shape or not np.all(np.isfinite(slopes)):
-            raise InputError("Expected one finite slope per row of the batch.")
+        rows = batch_of(request.arrays.get("rows"), self.party.rows)
+        slopes = numbers(request.arrays.get("slopes"), rows.shape, "slopes")
+        step_size = number(request.values.get("step_size"), "step_size", most=MOST_STEP)
 
         def total(weights: Vector) -> Callable[[Rows], Vector]:
             return lambda batch: np.asarray(self.matrix[batch].T @ weights, dtype=np.float64)
@@ -142,7 +144,9 @@ class FdmlParty:
         else:
             gradient = total(slopes)(rows)
         gradient = gradient / max(len(rows), 1) + self.strength / self.party.rows * self.x
-        self.x = self.x - step_size * gradient
+        # However often it is told to overshoot, no score may overflow: by which rows do, an error
+        # would tell tables apart. Post-processing of the noisy gradients.
+        self.x = np.clip(self.x - step_size * gradient, -MOST, MOST)
         return request.reply()
 
 
@@ -168,8 +172,8 @@ def run_fdml(
             rows = order[start : start + config.batch]
             number += 1
             ask = Message(kind="fdml-scores", run=run, round=number, arrays={"rows": rows})
-            replies = ask_all(channel, ask, shapes={"scores": rows.shape})
-            total = np.sum([reply.arrays["scores"] for reply in replies.values()], axis=0)
+            scores = ask_numbers(channel, ask, "scores", rows.shape)
+            total = np.sum(list(scores.values()), axis=0)
             step = Message(
                 kind="fdml-step",
                 run=run,
@@ -177,6 +181,6 @@ def run_fdml(
                 arrays={"rows": rows, "slopes": loss.slope(total, targets[rows])},
                 values={"step_size": step_size},
             )
-            ask_all(channel, step, shapes={})
+            ask_all(channel, step)
         history.append({"epoch": float(epoch), **(watch(epoch) if watch else {})})
     return history

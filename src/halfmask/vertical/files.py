@@ -30,6 +30,11 @@ def party_schemas(schema: Schema) -> dict[str, Schema]:
         )
     if schema.unit is not None:
         raise SchemaError("Vertical learning takes one row per id: remove [unit] from the schema.")
+    if schema.label.missing is not None:
+        raise SchemaError(
+            "Vertical methods need the label of every row: fill the missing ones in, choose the "
+            'rows by public facts, and remove missing = "skip" from [label].'
+        )
     if schema.label.classes is None or len(schema.label.classes) != 2:
         raise SchemaError("Vertical methods predict one of two classes: declare two label classes.")
     names = dict.fromkeys(column.party for column in schema.columns if column.party)
@@ -73,7 +78,7 @@ def read_task(
                 train=train[name],
                 test=tests[name],
                 row_norm=math.sqrt(len(own.columns)),
-                nonnegative=not any(c.kind == "number" and c.bins == 0 for c in own.columns),
+                nonnegative=not any(c.scaled for c in own.columns),
                 column_names=own.private,
                 public_names=own.public,
             )

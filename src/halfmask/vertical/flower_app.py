@@ -22,7 +22,7 @@ from flwr.app import Message as Envelope
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from halfmask.errors import BudgetExceededError, DataError, HalfmaskError, SchemaError
+from halfmask.errors import BudgetExceededError, HalfmaskError
 from halfmask.mechanisms.noise import NoiseSource
 from halfmask.vertical.admm import AdmmConfig, run_admm, start_state
 from halfmask.vertical.channel import Channel, Message, PartyError
@@ -38,10 +38,12 @@ from halfmask.vertical.network import (
 )
 from halfmask.vertical.run_state import load_state, save_state
 from halfmask.vertical.store import write_durably
+from halfmask.vertical.stranger import whole, word
 
 _log = logging.getLogger(__name__)
 _VALUE = "value/"
 _POLL_SECONDS = 0.3
+_MOST_ROUNDS = 1_000_000_000
 
 client_app = ClientApp()
 server_app = ServerApp()
@@ -60,9 +62,9 @@ def from_record(record: RecordDict) -> Message:
     head: Any = record["head"]
     arrays: Any = record["arrays"]
     return Message(
-        kind=str(head["kind"]),
-        run=str(head["run"]),
-        round=int(head["round"]),
+        kind=word(head["kind"], "kind"),
+        run=word(head["run"], "run"),
+        round=whole(head["round"], "round", least=0, most=_MOST_ROUNDS),
         arrays={name: arrays[name].numpy() for name in arrays},
         values={k.removeprefix(_VALUE): v for k, v in head.items() if k.startswith(_VALUE)},
     )
@@ -71,23 +73,26 @@ def from_record(record: RecordDict) -> Message:
 @client_app.query()  # type: ignore[untyped-decorator,unused-ignore]
 def answer(envelope: Envelope, context: Context) -> Envelope:
     """Open the party from its own file, answer, forget everything but what it stored."""
-    request = from_record(envelope.content)
-    try:
-        party = NetworkParty(read_party_file(str(context.node_config["party-file"])))
-        reply = to_record(party.answer(request))
-    except HalfmaskError as error:
-        _log.error("%s", error)
-        reply = RecordDict({"error": ConfigRecord({"text": _disclosable(error)})})
+    reply = answered(envelope.content, str(context.node_config["party-file"]))
     return Envelope(content=reply, reply_to=envelope)
 
 
-def _disclosable(error: HalfmaskError) -> str:
-    """Words for the coordinator: errors about a party's own files may quote what is private."""
-    if isinstance(error, DataError | SchemaError):
-        return "its own files are not as declared; its log says where"
+def answered(content: RecordDict, party_file: str) -> RecordDict:
+    """The party's reply to what arrived; whatever goes wrong comes back as fixed words."""
+    try:
+        request = from_record(content)
+        return to_record(NetworkParty(read_party_file(party_file)).answer(request))
+    except Exception as error:
+        # Also what nobody thought of: Flower would send its text, values and all, to the server.
+        _log.error("%s", error, exc_info=not isinstance(error, HalfmaskError))
+        return RecordDict({"error": ConfigRecord({"text": _disclosable(error)})})
+
+
+def _disclosable(error: Exception) -> str:
+    """Words for the coordinator. They never quote the error, which may quote what is private."""
     if isinstance(error, BudgetExceededError):
         return "its budget does not allow this"
-    return str(error)
+    return "it does not answer this; its own log says why"
 
 
 class FlowerChannel:
@@ -156,7 +161,7 @@ def find_parties(grid: Grid, expected: set[str], timeout: float) -> dict[str, in
         wait = max(deadline - time.monotonic(), 1.0)
         answers = FlowerChannel(grid, names, wait).exchange(dict.fromkeys(names, hello))
         for node, reply in answers.items():
-            name = str(reply.values.get("party"))
+            name = word(reply.values.get("party"), "party")
             if name not in expected:
                 raise PartyError(f"A party named {name!r} has joined that the run does not name.")
             if name in found:
@@ -212,7 +217,7 @@ def run_method(
         coordinator.run = holder.run_id()
         trained = train_experts(
             coordinator,
-            prior=holder.prior(),
+            prior=holder.terms(coordinator),
             hidden=hidden,
             aggregate=settings.combine == "aggregate",
         )

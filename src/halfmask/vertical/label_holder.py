@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import Ledger
+from halfmask.accounting.ledger_file import locked, resolved
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource, noise_source
-from halfmask.mechanisms.release import Releaser
 from halfmask.schema import Schema
 from halfmask.vertical.block import Vector
-from halfmask.vertical.experts import class_prior
+from halfmask.vertical.coordinator import Coordinator
+from halfmask.vertical.experts import LabelTerms, class_prior, pay_for_labels
 from halfmask.vertical.labels import HiddenLabels, hide_labels
 from halfmask.vertical.network import RunFile
 from halfmask.vertical.store import write_durably
@@ -74,9 +74,15 @@ class LabelHolder:
         targets = np.asarray(kept["targets"], dtype=np.float64)
         return HiddenLabels(targets=targets, excess=float(kept["excess"]), epsilon=epsilon)
 
-    def prior(self) -> float:
-        """The class prior: exact for public labels, from the hidden ones, or one noisy number."""
-        return float(self._once("prior.json", self._prior))
+    def terms(self, coordinator: Coordinator) -> LabelTerms:
+        """The class prior: exact for public labels, from the hidden ones, or one noisy number.
+
+        Where labels are private and in clear, all that the parties will spend of them is charged
+        with it, and kept for the runs that resume this one.
+        """
+        hidden = self.hidden()
+        kept = self._once("label-terms.json", lambda: vars(self._terms(coordinator, hidden)))
+        return LabelTerms(**kept)
 
     def _randomised(self, epsilon: float) -> dict[str, Any]:
         hidden = hide_labels(
@@ -88,16 +94,18 @@ class LabelHolder:
             "targets": hidden.targets.tolist(),
         }
 
-    def _prior(self) -> float:
-        hidden = self.hidden()
-        if hidden is not None:
-            return class_prior(hidden.targets, private=False, ratio=1.0, releaser=None)
-        if not self._private:
-            return class_prior(self._labels, private=False, ratio=1.0, releaser=None)
-        epsilon, delta = self._settings.label_epsilon, self._settings.delta
-        door = Releaser(self._ledger(epsilon), self._noise)
-        ratio = gaussian_mu(epsilon, delta) * (1 - 1e-9)
-        return class_prior(self._labels, private=True, ratio=ratio, releaser=door)
+    def _terms(self, coordinator: Coordinator, hidden: HiddenLabels | None) -> LabelTerms:
+        if hidden is None and self._private:
+            epsilon = self._settings.label_epsilon
+            return pay_for_labels(
+                coordinator,
+                budget=self._ledger(epsilon),
+                epsilon=epsilon,
+                delta=self._settings.delta,
+                noise=self._noise,
+            )
+        labels = self._labels if hidden is None else hidden.targets
+        return LabelTerms(prior=class_prior(labels, private=False, ratio=1.0, releaser=None))
 
     def _ledger(self, epsilon: float) -> Ledger:
         if self._settings.ledger is not None:
@@ -110,6 +118,8 @@ class LabelHolder:
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
         """A value that is made in the first attempt of a run and kept for the others."""
         path = self._settings.out / name
-        if not path.exists():
-            write_durably(path, json.dumps(make()).encode())
-        return json.loads(path.read_text("utf-8"))
+        # Two attempts at once must not draw twice.
+        with locked(resolved(path).with_name(name + ".lock"), write=True, create=True):
+            if not path.exists():
+                write_durably(path, json.dumps(make()).encode())
+            return json.loads(path.read_text("utf-8"))

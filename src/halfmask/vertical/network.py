@@ -25,7 +25,7 @@ from halfmask.mechanisms.noise import NoiseSource, noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.schema import Schema
 from halfmask.table import Encoder, read_frame
-from halfmask.vertical.admm_party import AdmmParty, ShareNoise
+from halfmask.vertical.admm_party import AdmmParty, ShareNoise, share_target
 from halfmask.vertical.aggregate import SHARE
 from halfmask.vertical.alignment import row_order
 from halfmask.vertical.channel import Message
@@ -34,8 +34,10 @@ from halfmask.vertical.files import label_codes, party_schemas
 from halfmask.vertical.newton import ExpertRows, NewtonConfig
 from halfmask.vertical.party import Party, admm_party
 from halfmask.vertical.store import RoundStore, Stored
+from halfmask.vertical.stranger import whole, word
 
 _HAIR = 1 - 1e-9
+_MOST_ROUNDS = 1_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +67,10 @@ class PartyFile:
 class RunFile:
     """What the label holder decides: labels, method, and the public keys of the parties.
 
-    `hide_labels` is the ε of randomised labels, which are then all that is ever told of them;
-    without it, `label_epsilon` pays for the class prior that experts need, where the label is
-    private. Either is charged to `ledger`, or to a new one in the folder `out`.
+    `hide_labels` is the ε of randomised labels, which are then all that is ever told of them.
+    Without it, where the label is private, all that the experts of all parties and the class prior
+    will spend of it is charged. Either goes to `ledger`, or to a new one in the folder `out`, which
+    allows `hide_labels` or `label_epsilon`.
     """
 
     schema: Path
@@ -81,7 +84,7 @@ class RunFile:
     update: str = "sharing"
     combine: str = "fixed"
     hide_labels: float | None = None
-    label_epsilon: float = 0.1
+    label_epsilon: float = 1.0
     delta: float = 1e-6
     ledger: Path | None = None
     timeout: float = 600.0
@@ -161,6 +164,8 @@ class NetworkParty:
 
     def answer(self, request: Message) -> Message:
         """The reply; a round that was answered before is answered alike."""
+        word(request.run, "run")
+        whole(request.round, "round", least=0, most=_MOST_ROUNDS)
         if request.kind == "hello":
             return request.reply(
                 values={"party": self.settings.party, "method": self.settings.method}
@@ -168,18 +173,30 @@ class NetworkParty:
         if request.kind == "ids":
             party = Party(self.settings.party, rows=len(self._ids), ids=self._ids)
             return party.answer(request)
-        stored = self._store.load()
-        if stored is not None and stored.run == request.run:
-            if (stored.kind, stored.round) == (request.kind, request.round):
-                return request.reply(arrays=stored.reply)
-            if request.round != stored.round + 1:
-                raise InputError(
-                    f"Party {self.settings.party!r} has answered round {stored.round} and cannot "
-                    f"answer round {request.round} next."
-                )
-        elif stored is not None and request.round != 1:
-            raise InputError(f"Party {self.settings.party!r} takes part in another run.")
+        if request.kind == "expert-terms" and self.settings.method == "experts":
+            return self._expert(request).party.answer(request)
+        # From the memory's first byte to its last: two requests at once would each find the round
+        # unanswered.
+        with self._store.alone(self._ledger_path):
+            return self._answer_once(request)
+
+    def check_memory(self) -> None:
+        """Raise `DataError` where the memory is not the newest: nothing would be answered."""
+        with self._store.alone(self._ledger_path):
+            self._store.load(self._ledger() if self._pays else None)
+
+    def _answer_once(self, request: Message) -> Message:
+        ledger = self._ledger() if self._pays else None
+        stored = self._store.load(ledger)
         before = stored if stored is not None and stored.run == request.run else None
+        if before is not None and (before.kind, before.round) == (request.kind, request.round):
+            return request.reply(arrays=before.reply)
+        due = 1 if before is None else before.round + 1
+        if request.round != due:
+            raise InputError(
+                f"Party {self.settings.party!r} cannot answer round {request.round} of this run: "
+                f"round {due} is next. Resume the run that it takes part in, or start a new one."
+            )
         reply, memory = self._compute(request, before)
         self._store.save(
             Stored(
@@ -188,7 +205,9 @@ class NetworkParty:
                 round=request.round,
                 reply={name: np.asarray(array) for name, array in reply.arrays.items()},
                 memory=memory,
-            )
+                key="" if stored is None else stored.key,
+            ),
+            ledger,
         )
         return reply
 
@@ -204,13 +223,20 @@ class NetworkParty:
             f"answer {request.kind!r}."
         )
 
-    def _releaser(self) -> Releaser:
+    @property
+    def _pays(self) -> bool:
+        """Whether answers are paid for; exact shares, which nothing protects, are not."""
+        return self.settings.method == "experts" or _share_noise(self.settings).is_private
+
+    @property
+    def _ledger_path(self) -> Path:
+        return self.settings.ledger or self.settings.state / "ledger.jsonl"
+
+    def _ledger(self) -> Ledger:
         own = self.settings
-        path = own.ledger or own.state / "ledger.jsonl"
-        ledger = Ledger.open_or_create(
-            path, epsilon=own.epsilon, delta=own.delta, relation=self._relation
+        return Ledger.open_or_create(
+            self._ledger_path, epsilon=own.epsilon, delta=own.delta, relation=self._relation
         )
-        return Releaser(ledger, self._noise)
 
     def _ratio(self, withhold_share: float) -> float:
         mu = gaussian_mu(self.settings.epsilon, self.settings.delta) * _HAIR
@@ -220,24 +246,35 @@ class NetworkParty:
         self, request: Message, before: Stored | None
     ) -> tuple[Message, dict[str, np.ndarray]]:
         own = self.settings
-        noise = ShareNoise(kind=own.noise)  # type: ignore[arg-type]
+        noise = _share_noise(own)
         if noise.is_private:
             share = math.sqrt(0.5) if own.noise == "row" else 1.0
             noise = noise.fitted(
                 ratio=self._ratio(share), rounds=own.rounds, row_norm=self._row_norm
             )
         terms = np.array([noise.rounds, noise.ratio, noise.row_norm, own.strength])
-        if before is not None and not np.array_equal(before.memory["terms"], terms):
+        if before is not None and not np.array_equal(before.memory.get("terms", ()), terms):
             # The rounds that were paid for had the noise of the old terms.
             raise InputError(
                 f"The file of party {own.party!r} has changed since the run began: restore it, or "
                 "start a new run."
             )
+        # The same refusals as in the round itself, before it is charged.
+        share_target(
+            residual=request.arrays.get("residual"),
+            dual=request.arrays.get("dual"),
+            rho=request.values.get("rho"),
+            divisor=request.values.get("divisor"),
+            released=np.zeros(len(self._ids)) if before is None else before.memory["released"],
+            strength=own.strength,
+            regulariser="l2",
+            noise=noise,
+        )
         side = AdmmParty(
             self._matrix,
             strength=own.strength,
             noise=noise,
-            releaser=self._releaser() if noise.is_private else None,
+            releaser=Releaser(self._ledger(), self._noise) if noise.is_private else None,
             noise_source=self._noise,
             name=own.party,
             paid_rounds=None if before is None else own.rounds - before.round,
@@ -249,28 +286,35 @@ class NetworkParty:
         return reply, {"released": side.released, "x": side.x, "terms": terms}
 
     def _train(self, request: Message) -> tuple[Message, dict[str, np.ndarray]]:
+        side = self._expert(request)
+        reply = side.party.answer(request)
+        assert side.coefficients is not None
+        return reply, {"x": side.coefficients}
+
+    def _expert(self, request: Message) -> ExpertParty:
         own = self.settings
         excess = requested_excess(request)
         rows = ExpertRows(
             row_norm=self._row_norm,
-            nonnegative=not any(c.kind == "number" and c.bins == 0 for c in self._schema.columns),
+            nonnegative=not any(c.scaled for c in self._schema.columns),
             # Randomised labels are the label holder's guarantee; the party's is for its block.
             label_private=self._schema.label.role == "private" and not excess,
             target_excess=excess,
         )
         config, share = NewtonConfig(), SHARE if own.aggregate else 0.0
-        side = ExpertParty(
+        return ExpertParty(
             own.party,
             self._matrix,
             rows=rows,
             ratio=self._ratio(training_costs(rows, 1.0, config, share).withhold),
-            releaser=self._releaser(),
+            releaser=Releaser(self._ledger(), self._noise),
             config=config,
             aggregate_share=share,
         )
-        reply = side.party.answer(request)
-        assert side.coefficients is not None
-        return reply, {"x": side.coefficients}
+
+
+def _share_noise(settings: PartyFile) -> ShareNoise:
+    return ShareNoise(kind=settings.noise)  # type: ignore[arg-type]
 
 
 def read_labels(run: RunFile) -> tuple[np.ndarray, Sequence[Any]]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from halfmask.errors import InputError
 from halfmask.vertical.admm_party import AdmmParty
 from halfmask.vertical.alignment import id_hashes
 from halfmask.vertical.channel import Message
+from halfmask.vertical.stranger import word
 
 Handler = Callable[[Message], Message]
 
@@ -39,6 +38,7 @@ class Party:
         """The reply, for a kind that was agreed to and the run that was joined first."""
         if request.kind not in self._handlers:
             raise InputError(f"Party {self.name!r} does not answer {request.kind!r}.")
+        word(request.run, "run")
         if self._run is None:
             self._run = request.run
         if request.run != self._run:
@@ -57,26 +57,12 @@ def admm_party(name: str, side: AdmmParty, ids: Sequence[Any] | None = None) -> 
 
     def share(request: Message) -> Message:
         released = side.share(
-            residual=_vector(request, "residual", party.rows),
-            dual=_vector(request, "dual", party.rows),
-            rho=_positive(request, "rho"),
-            divisor=int(_positive(request, "divisor")),
+            residual=request.arrays.get("residual"),
+            dual=request.arrays.get("dual"),
+            rho=request.values.get("rho"),
+            divisor=request.values.get("divisor"),
         )
         return request.reply(arrays={"share": released})
 
     party.answers("admm-share", share)
     return party
-
-
-def _vector(request: Message, name: str, rows: int) -> np.ndarray:
-    values = np.asarray(request.arrays.get(name), dtype=np.float64)
-    if values.shape != (rows,) or not np.all(np.isfinite(values)):
-        raise InputError(f"The request {request.kind!r} has no finite {name!r} of {rows} rows.")
-    return values
-
-
-def _positive(request: Message, name: str) -> float:
-    value = float(request.values.get(name, 0))
-    if not (np.isfinite(value) and value > 0):
-        raise InputError(f"The request {request.kind!r} needs {name} > 0.")
-    return value

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from halfmask.accounting.events import GaussianEvent
-from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from halfmask.accounting.gaussian import gaussian_epsilon
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
@@ -27,8 +26,10 @@ from halfmask.vertical.coordinator import Coordinator
 from halfmask.vertical.experts import (
     DAMPING,
     ExpertParty,
+    LabelTerms,
     class_prior,
     combined_ratio,
+    pay_for_labels,
     train_experts,
     training_costs,
 )
@@ -237,24 +238,23 @@ def simulate_experts(
             aggregate_share=share,
         )
     channel = LocalChannel({name: side.party for name, side in parties.items()})
-    prior_ratio = 0.0
-    labels, door = task.labels, None
-    if hidden is not None:
-        labels = hidden.targets
-    elif label_private:
-        # A tenth of one party's budget is plenty for one count.
-        prior_ratio = 0.1 * gaussian_mu(budget.epsilon, budget.delta)
-        ledger = budget.label_ledger or MemoryLedger(epsilon=budget.epsilon, delta=budget.delta)
-        if budget.label_ledger is not None:
-            # The label is spent once per party as well: its own ledger holds the whole sum.
-            for side in parties.values():
-                event = GaussianEvent(replace=side.costs.label, withhold=side.costs.withhold)
-                ledger.charge([event], f"labels in the expert of {side.name}")
-        door = Releaser(ledger, budget.noise(len(parties) + 1))
-    prior = class_prior(labels, private=door is not None, ratio=prior_ratio, releaser=door)
+    coordinator = Coordinator(channel, task.labels)
+    if label_private and hidden is None:
+        # Without a ledger of the label holder's, what labels cost is stated and not limited.
+        ledger = budget.label_ledger or MemoryLedger(epsilon=_UNLIMITED, delta=budget.delta)
+        terms = pay_for_labels(
+            coordinator,
+            budget=ledger,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            noise=budget.noise(len(parties) + 1),
+        )
+    else:
+        labels = task.labels if hidden is None else hidden.targets
+        terms = LabelTerms(prior=class_prior(labels, private=False, ratio=1.0, releaser=None))
     result = train_experts(
-        Coordinator(channel, task.labels),
-        prior=prior,
+        coordinator,
+        prior=terms,
         hidden=hidden,
         damping=damping,
         aggregate=aggregate,
@@ -277,7 +277,7 @@ def simulate_experts(
     else:
         for name in ("person", "label"):
             ratios = [getattr(cost, name) for cost in each]
-            total = combined_ratio([*ratios, prior_ratio])
+            total = combined_ratio([*ratios, terms.prior_ratio])
             costs[name] = gaussian_epsilon(total, budget.delta)
     return _simulation("experts", task, history, doors, costs, notes=(result.combination.rule,))
 
@@ -295,6 +295,7 @@ def column_share(row_norm: float, kappa: float, exact_ridge: bool) -> float:
 
 
 _NO_BUDGET = Budget(epsilon=1.0, delta=1e-6)
+_UNLIMITED = 1e6
 
 
 def _hidden(task: Task, budget: Budget, epsilon: float) -> HiddenLabels:

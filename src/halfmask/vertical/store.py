@@ -1,35 +1,51 @@
 """A party's memory between messages: the last round it answered, in a folder only it can read.
 
 A round that is asked for again gets the *same* answer back, never fresh noise, so a repeated or
-resumed message costs nothing and reveals nothing. What was paid is recorded after the ledger was
-charged: a crash in between wastes budget and never loses track of it.
+resumed message costs nothing and reveals nothing. Rounds are paid for in advance, so an old memory,
+or a copy of it, could buy the same rounds again: every answer is therefore noted in the ledger that
+paid for it, by the memory's hash, before it leaves. A memory is trusted only if it is the one that
+was noted last. Guarantee: docs/proofs/rounds.md.
+
+Order of an answer, all under one lock beside the ledger: charge (in the first round), compute,
+write the new memory beside the old one, note it in the ledger, put it in place, answer. A crash
+before the note leaves the old memory (and wastes the charge of a first round); a crash after it
+leaves a noted memory that is put in place by the next message.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
+import secrets
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from halfmask.accounting.ledger import Ledger
+from halfmask.accounting.ledger_file import locked, resolved, sync_folder
 from halfmask.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """The run a party takes part in, the last round it answered, what it answered and remembers."""
+    """The run a party takes part in, the last round it answered, what it answered and remembers.
+
+    `key` is drawn for the first memory of a folder and stays: its copies are known by it.
+    """
 
     run: str
     kind: str
     round: int
     reply: Mapping[str, np.ndarray]
     memory: Mapping[str, np.ndarray]
+    key: str = ""
 
 
 class RoundStore:
@@ -39,36 +55,107 @@ class RoundStore:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._file = self.folder / "party.npz"
+        self._next = self.folder / "party.next.npz"
 
-    def load(self) -> Stored | None:
-        """What was stored last, or nothing before the first answer."""
-        if not self._file.exists():
+    @contextmanager
+    def alone(self, ledger: Path) -> Iterator[None]:
+        """Nobody else answers from this ledger meanwhile, from this folder or from a copy of it."""
+        path = resolved(ledger)
+        with locked(path.with_name(path.name + ".rounds"), write=True, create=True):
+            yield
+
+    def load(self, ledger: Ledger | None = None) -> Stored | None:
+        """What was stored last, or nothing before the first answer.
+
+        With the ledger that paid for the rounds, only what was noted there last is trusted.
+        """
+        held = _content(self._file)
+        if ledger is None:
+            return None if held is None else self._unpacked(held)
+        prepared = _content(self._next)
+        if prepared is not None and _is_noted(ledger, self._key(prepared), prepared):
+            # Noted, and so perhaps answered, but a crash came before it was put in place.
+            os.replace(self._next, self._file)
+            held = prepared
+        if held is None:
             return None
-        try:
-            with np.load(self._file, allow_pickle=False) as held:
-                head = json.loads(str(held["head"]))
-                arrays = {name: held[name] for name in held.files if name != "head"}
-        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        stored = self._unpacked(held)
+        if not _is_noted(ledger, stored.key, held):
             raise DataError(
-                f"The party's memory {self._file} cannot be read ({type(error).__name__}): "
-                "restore it, or start a new run."
-            ) from None
-        return Stored(
-            run=head["run"],
-            kind=head["kind"],
-            round=int(head["round"]),
-            reply=_part(arrays, "reply/"),
-            memory=_part(arrays, "memory/"),
-        )
+                f"The party's memory {self._file} is not the one that {ledger.path.name} noted "
+                "last: it is an older one, a copy whose original went on, or of another ledger. "
+                "Its rounds may have been answered already, so nothing is answered from it. "
+                "Restore the newest memory and ledger, or begin a new run, which is charged anew, "
+                "with another state folder."
+            )
+        return stored
 
-    def save(self, stored: Stored) -> None:
-        """Durably replace what was stored; a crash leaves the old file or the new one."""
-        head = {"run": stored.run, "kind": stored.kind, "round": stored.round}
+    def save(self, stored: Stored, ledger: Ledger | None = None) -> None:
+        """Durably replace what was stored; a crash leaves the old file or the new one.
+
+        With a ledger, the new memory is noted there before it is put in place; only then may the
+        answer leave.
+        """
+        key = stored.key or secrets.token_hex(8)
+        head = {"run": stored.run, "kind": stored.kind, "round": stored.round, "key": key}
         buffer = io.BytesIO()
         arrays: dict[str, Any] = {f"reply/{k}": v for k, v in stored.reply.items()}
         arrays.update({f"memory/{k}": v for k, v in stored.memory.items()})
         np.savez(buffer, head=np.array(json.dumps(head)), **arrays)
-        write_durably(self._file, buffer.getvalue())
+        content = buffer.getvalue()
+        write_durably(self._next, content)
+        if ledger is not None:
+            ledger.charge([], _note(key, content))
+        os.replace(self._next, self._file)
+        sync_folder(self.folder)
+
+    def _key(self, content: bytes) -> str:
+        """The key of a memory that may be torn: a crash while it was written noted nothing."""
+        try:
+            return self._unpacked(content).key
+        except DataError:
+            return ""
+
+    def _unpacked(self, content: bytes) -> Stored:
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as held:
+                head = json.loads(str(held["head"]))
+                arrays = {name: held[name] for name in held.files if name != "head"}
+            return Stored(
+                run=str(head["run"]),
+                kind=str(head["kind"]),
+                round=int(head["round"]),
+                key=str(head["key"]),
+                reply=_part(arrays, "reply/"),
+                memory=_part(arrays, "memory/"),
+            )
+        except (ValueError, TypeError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise DataError(
+                f"The party's memory {self._file} cannot be read ({type(error).__name__}): "
+                "restore it, or start a new run."
+            ) from None
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _about(key: str) -> str:
+    return f"memory {key}: "
+
+
+def _note(key: str, content: bytes) -> str:
+    """What the ledger is told of a memory: its key and its hash. It charges nothing."""
+    return f"{_about(key)}answered, sha256 {hashlib.sha256(content).hexdigest()}"
+
+
+def _is_noted(ledger: Ledger, key: str, content: bytes) -> bool:
+    """Whether the last that this ledger was told of the memory `key` is `content`."""
+    told = [entry.what for entry in ledger.entries() if entry.what.startswith(_about(key))]
+    return bool(key) and told[-1:] == [_note(key, content)]
 
 
 def write_durably(path: Path, content: bytes) -> None:

@@ -1,0 +1,155 @@
+"""Private labels that are sent in clear to the experts: the label holder pays for every use."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+
+import pytest
+
+pytest.importorskip("flwr")
+from test_flower import NAMES, organisations
+from test_hidden_labels import Recording, settings_of, task_of
+
+from halfmask.accounting.gaussian import gaussian_epsilon
+from halfmask.accounting.ledger import Ledger, MemoryLedger
+from halfmask.errors import BudgetExceededError, InputError
+from halfmask.vertical.channel import PartyError
+from halfmask.vertical.flower_app import run_method
+from halfmask.vertical.label_holder import LabelHolder
+from halfmask.vertical.network import read_labels
+from halfmask.vertical.simulation import simulate_experts
+from halfmask.vertical.task import Budget
+
+
+def with_lines(folder, text):
+    for name in NAMES:
+        with (folder / f"{name}.toml").open("a", encoding="utf-8") as file:
+            file.write(text)
+
+
+def label_ledger(folder):
+    return Ledger.open(folder / "out" / "labels.jsonl")
+
+
+@pytest.mark.parametrize("combine", ["fixed", "aggregate"])
+@pytest.mark.parametrize("relation", ["replace", "withhold"])
+def test_the_label_holders_ledger_is_the_same_over_the_network_and_in_a_simulation(
+    tmp_path, combine, relation
+):
+    organisations(tmp_path, method="experts", label="private")
+    aggregate = combine == "aggregate"
+    with_lines(tmp_path, f'aggregate = {str(aggregate).lower()}\nrelation = "{relation}"\n')
+    path = tmp_path / "own.jsonl"
+    Ledger.create(path, epsilon=5.0, delta=1e-6)
+    settings = settings_of(tmp_path, combine=combine, ledger=path, label_epsilon=1.0)
+    run_method(Recording(tmp_path), settings)
+
+    book = MemoryLedger(epsilon=5.0, delta=1e-6)
+    budget = Budget(epsilon=1.0, delta=1e-6, relation=relation, label_ledger=book, unsafe_seed=1)
+    found = simulate_experts(
+        task_of(tmp_path), budget=budget, label_private=True, aggregate=aggregate
+    )
+    assert Ledger.open(path).events() == book.events()
+    assert len(book.events()) == len(NAMES) + 1
+    # And it is what the statement says of one label.
+    spent = gaussian_epsilon(math.sqrt(sum(event.replace**2 for event in book.events())), 1e-6)
+    assert spent == pytest.approx(found.costs["label"], rel=1e-9)
+    for name in NAMES:
+        theirs = Ledger.open(tmp_path / f"{name}-state" / "ledger.jsonl").events()
+        assert theirs == found.doors[name].events
+
+
+def test_two_parties_at_one_spend_two_thirds_of_one_on_the_label(tmp_path):
+    organisations(tmp_path, method="experts", label="private")
+    schema = tmp_path / "schema.toml"
+    schema.write_text(schema.read_text("utf-8").replace('"telecom"', '"shop"'), encoding="utf-8")
+
+    class Two(Recording):
+        parties = NAMES[:2]
+
+    (tmp_path / "shop.csv").write_text(_joined(tmp_path), encoding="utf-8")
+    run_method(Two(tmp_path), settings_of(tmp_path))
+    assert label_ledger(tmp_path).spent() == pytest.approx(0.68, abs=0.02)
+
+
+def _joined(folder):
+    """The files of shop and telecom as one, so that two parties are left."""
+    shop, telecom = (
+        dict(line.split(",") for line in (folder / f"{name}.csv").read_text("utf-8").split("\n"))
+        for name in ("shop", "telecom")
+    )
+    return "\n".join(f"{key},{value},{telecom[key]}" for key, value in shop.items())
+
+
+def test_labels_whose_cost_does_not_fit_are_not_sent_and_cost_nothing(tmp_path):
+    organisations(tmp_path, method="experts", label="private")
+    channel = Recording(tmp_path)
+    with pytest.raises(BudgetExceededError):
+        run_method(channel, settings_of(tmp_path, label_epsilon=0.5))
+    assert {message.kind for message in channel.sent} == {"ids", "expert-terms"}
+    assert label_ledger(tmp_path).events() == ()
+    # With a budget that is enough it runs, and what it resumes is paid for already.
+    settings = settings_of(tmp_path, out=tmp_path / "second", label_epsilon=0.9)
+    first = run_method(Recording(tmp_path), settings)
+    channel = Recording(tmp_path)
+    assert run_method(channel, settings)["combination"] == first["combination"]
+    assert "expert-terms" not in {message.kind for message in channel.sent}
+    assert len(Ledger.open(tmp_path / "second" / "labels.jsonl").entries()) == 1
+
+
+class Spoiling(Recording):
+    """Changes one party's reply to the question what it will cost."""
+
+    def __init__(self, folder, values):
+        super().__init__(folder)
+        self.values = values
+
+    def exchange(self, requests):
+        replies = super().exchange(requests)
+        if next(iter(requests.values())).kind == "expert-terms":
+            told = {**replies["shop"].values, **self.values}
+            replies["shop"] = dataclasses.replace(replies["shop"], values=told)
+        return replies
+
+
+@pytest.mark.parametrize("ratio", [math.nan, math.inf, -1.0, 0.0, 5e-324, 1e300, "0.1", None, True])
+def test_a_party_that_does_not_say_what_it_costs_is_named_and_nothing_is_charged(tmp_path, ratio):
+    organisations(tmp_path, method="experts", label="private")
+    channel = Spoiling(tmp_path, {"label_ratio": ratio})
+    with pytest.raises(PartyError, match="'shop'"):
+        run_method(channel, settings_of(tmp_path))
+    assert label_ledger(tmp_path).events() == ()
+    assert "expert-train" not in {message.kind for message in channel.sent}
+
+
+def test_a_party_never_spends_more_of_a_label_than_was_paid_for(tmp_path):
+    organisations(tmp_path, method="experts", label="private")
+    with pytest.raises(InputError, match="spend more of each label"):
+        run_method(Spoiling(tmp_path, {"label_ratio": 1e-6}), settings_of(tmp_path))
+    assert Ledger.open(tmp_path / "shop-state" / "ledger.jsonl").events() == ()
+
+
+def test_two_attempts_at_once_draw_hidden_labels_once(tmp_path):
+    organisations(tmp_path, method="experts", label="private")
+    settings = settings_of(tmp_path, hide_labels=2.0)
+    path = tmp_path / "own.jsonl"
+    Ledger.create(path, epsilon=50.0, delta=1e-6)
+    settings = dataclasses.replace(settings, ledger=path)
+    labels, _ = read_labels(settings)
+    barrier, drawn = threading.Barrier(4), []
+
+    def attempt():
+        holder = LabelHolder(settings, labels)
+        barrier.wait(30)
+        drawn.append(holder.hidden().targets.tobytes())
+
+    threads = [threading.Thread(target=attempt) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(drawn) == 4
+    assert len(set(drawn)) == 1
+    assert len(Ledger.open(path).events()) == 1
