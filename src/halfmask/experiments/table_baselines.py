@@ -113,7 +113,7 @@ def _predicted(model: Any, rows: Any, task: Task) -> np.ndarray:
 
 def _one_hot(column: Column, train: pa.Table, test: pa.Table) -> tuple[Any, Any]:
     """Training and test rows of a column; numbers in bins of equal count, missing ones apart."""
-    if column.kind == "category":
+    if column.kind != "number":
         first, second = _levels(column.name, train, test)
         width = _MOST_LEVELS + 2
     else:
@@ -167,12 +167,12 @@ def _fit_boosted(
     fitted = np.empty((train.num_rows, len(columns)))
     scored = np.empty((test.num_rows, len(columns)))
     for place, column in enumerate(columns):
-        if column.kind == "category":
+        if column.kind != "number":
             fitted[:, place], scored[:, place] = _levels(column.name, train, test)
         else:
             fitted[:, place] = numbers(train, column.name)
             scored[:, place] = numbers(test, column.name)
-    categories = [column.kind == "category" for column in columns]
+    categories = [column.kind != "number" for column in columns]
     steps = np.arange(TREES_STEP, MOST_TREES + 1, TREES_STEP)
     held: dict[tuple[int, int], float] = dict.fromkeys(product(LEAVES, steps.tolist()), 0.0)
     for known, apart in _folds(len(target)):
@@ -263,7 +263,7 @@ def fit_ebm(
     """Predicted probabilities of the test rows; bounds from the schema, none from the data."""
     build = ebm_class()
     assert build is not None
-    widened = {c.name: _widened(c.bounds) for c in columns if c.kind == "number" and c.bounds}
+    widened = {c.name: _widened(_limits(c)) for c in columns if c.kind == "number"}
     model = build(
         feature_names=[column.name for column in columns],
         feature_types=["continuous" if c.kind == "number" else "nominal" for c in columns],
@@ -285,6 +285,13 @@ _EBM_BINS = 62
 """Equal parts in which DP-EBM, by default, counts a number before it joins them to bins."""
 
 
+def _limits(column: Column) -> tuple[float, float]:
+    """The declared bounds of a number."""
+    assert column.bounds is not None
+    low, high = column.bounds
+    return float(low), float(high)
+
+
 def _widened(bounds: tuple[float, float]) -> tuple[float, float, float]:
     """A lower bound with one more part below the declared one, the missing number in it, the upper.
 
@@ -301,12 +308,11 @@ def _ebm_rows(
 ) -> np.ndarray:
     rows = np.empty((frame.num_rows, len(columns)), dtype=object)
     for place, column in enumerate(columns):
-        if column.kind == "category":
+        if column.kind != "number":
             values = texts(frame, column.name).to_pylist()
             rows[:, place] = ["<missing>" if value is None else value for value in values]
         else:
-            assert column.bounds is not None
             found = numbers(frame, column.name)
             _, missing, _ = widened[column.name]
-            rows[:, place] = np.where(np.isnan(found), missing, np.clip(found, *column.bounds))
+            rows[:, place] = np.where(np.isnan(found), missing, np.clip(found, *_limits(column)))
     return rows
