@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import click
 
 from halfmask.cli.output import emit, json_option, note, reporting
+from halfmask.errors import InputError
 
 EXPERIMENTS = {
     "adult-erm": "halfmask.experiments.adult_erm",
     "adult-roles": "halfmask.experiments.adult_roles",
+    "tables": "halfmask.experiments.tables",
     "mnist-labels": "halfmask.experiments.mnist_labels",
     "label-logistic": "halfmask.experiments.label_logistic",
     "location30": "halfmask.experiments.location30",
@@ -45,16 +49,37 @@ def available() -> list[str]:
     show_default=True,
     help="Seed of the noise; the epsilon printed is the calibrated one.",
 )
+@click.option("--draws", type=click.IntRange(min=1), help="Draws of the noise, to average over.")
+@click.option("--epsilon", "epsilons", type=float, multiple=True, help="May be repeated.")
+@click.option("--table", "tables", multiple=True, help="Of `tables`: one of them. May be repeated.")
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    help="Of `tables`: all, half, features or label private. May be repeated.",
+)
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    help="Of `tables`: a method to judge, or dp-ebm (default: auto and dp-ebm). May be repeated.",
+)
 @json_option
 def reproduce(
-    name: str, data: Path | None, out: Path | None, unsafe_seed: int, as_json: bool
+    name: str,
+    data: Path | None,
+    out: Path | None,
+    unsafe_seed: int,
+    as_json: bool,
+    **part: Any,
 ) -> None:
     """Run the experiment NAME; ends within 40 minutes on two cores."""
     module = import_module(EXPERIMENTS[name])
+    chosen = _chosen(name, module.run, part)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     with reporting(f"reproduce {name}") as report:
-        result: dict[str, Any] = module.run(data, out, report, seed=unsafe_seed)
+        result: dict[str, Any] = module.run(data, out, report, seed=unsafe_seed, **chosen)
     if out is not None:
         import json
 
@@ -63,7 +88,18 @@ def reproduce(
         path = out / f"{name}.json"
         path.write_text(json.dumps(plain(result), indent=2), encoding="utf-8")
         note(f"Results written to {path}.")
-    emit(result, _table(result), as_json)
+    shown = getattr(module, "shown", _table)
+    emit(result, shown(result), as_json)
+
+
+def _chosen(name: str, run: Callable[..., Any], part: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, where the experiment knows them."""
+    given = {option: value for option, value in part.items() if value not in (None, ())}
+    for option in given:
+        if option not in signature(run).parameters:
+            word = "draws" if option == "draws" else option.removesuffix("s")
+            raise InputError(f"reproduce {name} has no option --{word}: leave it out.")
+    return given
 
 
 def _table(result: dict[str, Any]) -> object:

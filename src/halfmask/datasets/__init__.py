@@ -9,6 +9,7 @@ from halfmask.datasets.files import Split
 from halfmask.datasets.gisette_rebuilt import load_gisette_rebuilt
 from halfmask.datasets.libsvm import load_a9a, load_gisette
 from halfmask.datasets.mnist import load_mnist
+from halfmask.datasets.people import load_people
 
 __all__ = [
     "Split",
@@ -19,5 +20,6 @@ __all__ = [
     "load_gisette_rebuilt",
     "load_location30",
     "load_mnist",
+    "load_people",
     "load_purchase100",
 ]

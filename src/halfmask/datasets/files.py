@@ -21,7 +21,11 @@ SHA256 = {
     "a9a.t": "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
     "adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
     "adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+    "bank.csv": "fe206a9d6ece69fd8b31cd1f30af596a20dd95b6df77ac14239adbdacccf8eff",
+    "default.csv": "6d26abae2f7d5b62221249b9235a5e96e27283d1571a496418a4811bdb24290d",
+    "diabetes.csv": "893459ce888c40e0d13e90f595d5c877fc15ddfc08161e8dd686bfb3e395507e",
     "location30.csv": "2ca8f7fc231251e089823e44d39f2d1eed124574cc351c7f80368cfe631dd718",
+    "visits.csv": "7bb133ac6262b6a25f0fc91c6c8f5046802f9aa3295e8403f4083da00564b8af",
     "mnist-train-images-idx3-ubyte": (
         "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
     ),
