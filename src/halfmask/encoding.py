@@ -23,6 +23,12 @@ from halfmask.schema import DEFAULT_BINS, Column, Level, level_text
 
 MAX_LEARNT_LEVELS = 1000
 """A public category without declared levels keeps its most frequent ones; the rest is "other"."""
+FINE_BINS = 64
+"""Equal parts of a private number's bounds in a grid, before its ends are refined."""
+_END_PARTS = 5
+"""How often the first and the last part of a grid are halved: values crowd at declared ends."""
+PUBLIC_BINS = 32
+"""The most levels of a public number in a grid: distinct values first, quantiles of the rest."""
 Unit = Literal["number", "date"]
 """What a range counts: the numbers of a column, or the seconds of its dates since 1970."""
 
@@ -108,16 +114,48 @@ class Levels:
     def names(self, column: str) -> list[str]:
         return [f"{column}={level}" for level in (*self.levels, "<other>", "<missing>")]
 
-    def write(self, block: np.ndarray, table: pa.Table, column: str) -> None:
+    def codes(self, table: pa.Table, column: str) -> np.ndarray:
         values = texts(table, column)
         codes = level_codes(values, self.levels)
         missing = np.asarray(pc.is_null(values))
         codes[codes < 0] = len(self.levels)
         codes[missing] = len(self.levels) + 1
+        return codes
+
+    def write(self, block: np.ndarray, table: pa.Table, column: str) -> None:
+        codes = self.codes(table, column)
         block[np.arange(len(codes)), codes] = 1.0
 
     def to_json(self) -> dict[str, Any]:
         return {"levels": list(self.levels)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Ordered levels between inner edges, each with the number it stands for, and a missing one.
+
+    Codes only: what a level adds to a score is the method's business.
+    """
+
+    edges: tuple[float, ...]
+    values: tuple[float, ...]
+    unit: Unit = "number"
+
+    @property
+    def width(self) -> int:
+        return len(self.edges) + 2
+
+    def names(self, column: str) -> list[str]:
+        return Bins(edges=self.edges, unit=self.unit).names(column)
+
+    def codes(self, table: pa.Table, column: str) -> np.ndarray:
+        numbers_ = _range_values(table, column, self.unit)
+        codes = np.searchsorted(np.asarray(self.edges), numbers_, side="right")
+        codes[np.isnan(numbers_)] = len(self.edges) + 1
+        return codes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"grid": list(self.edges), "values": list(self.values), **_unit_json(self.unit)}
 
 
 Coding = Bins | Scaled | Levels
@@ -137,6 +175,102 @@ def declared(column: Column) -> Coding | None:
         return Scaled(low=low, high=high, unit=_unit(column))
     edges = np.linspace(low, high, bins + 1)[1:-1]
     return Bins(edges=tuple(edges.tolist()), unit=_unit(column))
+
+
+def declared_grid(column: Column) -> Grid | Levels:
+    """The levels of a private column, from its declaration alone.
+
+    Whole-number bounds that are close give a level per number; others equal parts of the bounds,
+    the first and the last one halved again and again, and levels of their own for both ends and
+    for zero: values often crowd there. `bins` of the schema overrides it.
+    """
+    coding = declared(column)
+    if isinstance(coding, Levels):
+        return coding
+    assert column.bounds is not None
+    low, high = (_bound(end) for end in column.bounds)
+    wide = high - low
+    if column.bins:
+        edges = np.linspace(low, high, column.bins + 1)[1:-1]
+    elif column.kind == "number" and low.is_integer() and high.is_integer() and wide <= FINE_BINS:
+        edges = np.arange(low, high) + 0.5
+    else:
+        part = wide / FINE_BINS
+        halves = part * 0.5 ** np.arange(1, _END_PARTS + 1)
+        hair = 1e-9 * wide
+        ends = [low + hair, high - hair, *([-hair, hair] if low < 0 < high else [])]
+        inner = low + part * np.arange(1, FINE_BINS)
+        edges = np.unique(np.concatenate([inner, low + halves, high - halves, ends]))
+        edges = edges[(edges > low) & (edges < high)]
+    values = np.concatenate([[low], (edges[1:] + edges[:-1]) / 2, [high]])
+    if not column.bins and column.kind == "number" and len(edges) == wide:
+        values = low + np.arange(len(edges) + 1)
+    return _grid(edges, values, _unit(column))
+
+
+def learnt_grid(column: Column, table: pa.Table) -> Grid | Levels:
+    """The levels of a public column, by its values."""
+    if column.role != "public":
+        raise SchemaError(f"Column {column.name!r} is private: nothing may be learnt from it.")
+    if column.kind in ("category", "bool"):
+        coding = declared(column) or learnt(column, table)
+        assert isinstance(coding, Levels)
+        return coding
+    values = _range_values(table, column.name, _unit(column))
+    finite = values[np.isfinite(values)]
+    edges = _distinct_edges(finite, column.bins or PUBLIC_BINS)
+    places = np.searchsorted(edges, finite, side="right")
+    counts = np.maximum(np.bincount(places, minlength=len(edges) + 1), 1)
+    means = np.bincount(places, finite / counts[places], minlength=len(edges) + 1)
+    return _grid(edges, means, _unit(column))
+
+
+def _grid(edges: np.ndarray, values: np.ndarray, unit: Unit) -> Grid:
+    return Grid(edges=tuple(edges.tolist()), values=tuple(values.tolist()), unit=unit)
+
+
+def _distinct_edges(values: np.ndarray, bins: int) -> np.ndarray:
+    """Edges between distinct values: a value that fills a bin has its own, the rest share evenly.
+
+    Quantiles alone would leave one bin for a column that is zero in most rows.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    if len(distinct) <= bins:
+        return (distinct[1:] + distinct[:-1]) / 2
+    edges: list[float] = []
+    rest, held = len(values), 0
+    for place in range(len(distinct) - 1):
+        left = bins - len(edges)
+        if left == 1:
+            break
+        fair = rest / left
+        if held >= 0.3 * fair and counts[place] >= fair:
+            edges.append((distinct[place - 1] + distinct[place]) / 2)
+            rest, held = rest - held, 0
+        held += int(counts[place])
+        if held >= rest / max(bins - len(edges), 1):
+            edges.append((distinct[place] + distinct[place + 1]) / 2)
+            rest, held = rest - held, 0
+    return np.unique(np.array(edges))
+
+
+def grid_from_json(data: dict[str, Any]) -> Grid | Levels:
+    """The inverse of `to_json` of what codes a column into levels."""
+    if "grid" not in data:
+        coding = coding_from_json(data)
+        if not isinstance(coding, Levels):
+            raise DataError("The stored encoder is damaged: train the model again.")
+        return coding
+    try:
+        edges, values = np.array(data["grid"], dtype=float), np.array(data["values"], dtype=float)
+    except (KeyError, TypeError, ValueError):
+        raise DataError("The stored encoder is damaged: train the model again.") from None
+    sound = edges.ndim == 1 and values.shape == (len(edges) + 1,)
+    if not (sound and np.isfinite(edges).all() and np.isfinite(values).all()):
+        raise DataError("The stored encoder is damaged: train the model again.")
+    if (np.diff(edges) <= 0).any():
+        raise DataError("The stored encoder is damaged: train the model again.")
+    return _grid(edges, values, "date" if data.get("unit") == "date" else "number")
 
 
 def _unit(column: Column) -> Unit:

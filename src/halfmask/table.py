@@ -14,7 +14,18 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from halfmask.encoding import Coding, coding_from_json, declared, learnt, level_codes
+from halfmask.encoding import (
+    Coding,
+    Grid,
+    Levels,
+    coding_from_json,
+    declared,
+    declared_grid,
+    grid_from_json,
+    learnt,
+    learnt_grid,
+    level_codes,
+)
 from halfmask.errors import DataError, InputError, SchemaError
 from halfmask.frames import as_arrow, check_columns, numbers, texts
 from halfmask.reading import read_frame
@@ -27,13 +38,33 @@ Task = Literal["classification", "regression"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class CodedColumn:
+    """One column as levels: a small code per row, the number of levels, and what numbers stand for.
+
+    `values` are those of the ordered levels of a number or date; its last level is "missing". A
+    category has none: its last two levels are "other" and "missing".
+    """
+
+    name: str
+    private: bool
+    codes: np.ndarray
+    levels: int
+    values: np.ndarray | None
+
+    def kept(self, rows: np.ndarray) -> CodedColumn:
+        """The same column of some rows."""
+        return replace(self, codes=self.codes[rows])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Table:
     """Rows as two blocks of float64, known to have norms of at most `public_norm`, `private_norm`.
 
     `label` holds class codes (int64, positions in `classes`) or targets clamped to `label_bounds`;
     a missing label is the code -1 or NaN.
     `unit` holds the code of each row's unit, `rows` its position in the frame it came from.
-    `*_sources` name the column behind each feature of a block.
+    `*_sources` name the column behind each feature of a block. `coded` are the same columns as
+    levels, in the order of the schema (see `CodedColumn`); a bare array has none.
     """
 
     public: np.ndarray
@@ -53,6 +84,7 @@ class Table:
     label_bounds: tuple[float, float] | None
     max_rows: int
     schema: Schema | None
+    coded: tuple[CodedColumn, ...] = ()
 
     @property
     def n(self) -> int:
@@ -108,6 +140,7 @@ class Table:
             label=None if self.label is None else self.label[kept],
             unit=None if self.unit is None else np.unique(self.unit[kept], return_inverse=True)[1],
             rows=self.rows[kept],
+            coded=tuple(column.kept(kept) for column in self.coded),
         )
 
     @classmethod
@@ -186,12 +219,21 @@ class Encoder:
     Guarantee: docs/proofs/encoding.md: equal for any two tables with equal public columns.
     """
 
-    def __init__(self, schema: Schema, learnt: dict[str, Coding]) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        learnt: dict[str, Coding],
+        grids: dict[str, Grid | Levels] | None = None,
+    ) -> None:
         open_columns = {column.name for column in schema.columns if declared(column) is None}
         if set(learnt) != open_columns:
             raise SchemaError("An encoder learns exactly the public columns left open.")
         self.schema = schema
         self._learnt = dict(learnt)
+        public = {column.name for column in schema.columns if column.role == "public"}
+        if grids is not None and set(grids) != public:
+            raise SchemaError("An encoder learns grids of exactly the public columns.")
+        self._grids = grids
         self._public = self._block("public")
         self._private = self._block("private")
 
@@ -204,10 +246,14 @@ class Encoder:
     def fit(cls, schema: Schema, frame: Any) -> Encoder:
         """Learn levels, quantile bins and ranges of the public columns that leave them open."""
         check_columns(frame, [column.name for column in schema.columns])
-        left_open = [column for column in schema.columns if declared(column) is None]
-        # Only these columns, all public, are handed to what learns.
-        table = as_arrow(frame, [column.name for column in left_open])
-        return cls(schema, {column.name: learnt(column, table) for column in left_open})
+        public = [column for column in schema.columns if column.role == "public"]
+        # Only these columns are handed to what learns.
+        table = as_arrow(frame, [column.name for column in public])
+        return cls(
+            schema,
+            {column.name: learnt(column, table) for column in public if declared(column) is None},
+            {column.name: learnt_grid(column, table) for column in public},
+        )
 
     @property
     def public_names(self) -> tuple[str, ...]:
@@ -242,12 +288,14 @@ class Encoder:
         skip = schema.label.missing == "skip" or with_unit is False
         label = _label(table, schema.label, skip=skip) if with_label else None
         public, private = self._public.encode(table), self._private.encode(table)
+        coded = self._coded(table)
         rows, codes = np.arange(table.num_rows), None
         if unit is not None:
             rows, codes = first_rows(unit_codes(texts(table, unit.column), unit.column), unit)
             if len(rows) < table.num_rows:
                 public, private = public[rows], private[rows]
                 label = None if label is None else label[rows]
+                coded = tuple(column.kept(rows) for column in coded)
         return Table(
             public=public,
             private=private,
@@ -266,7 +314,40 @@ class Encoder:
             label_bounds=schema.label.bounds,
             max_rows=1 if schema.unit is None else schema.unit.max_rows,
             schema=schema,
+            coded=coded,
         )
+
+    @property
+    def grids(self) -> dict[str, Grid | Levels] | None:
+        """How each column becomes levels, in order; None in models that were stored before."""
+        if self._grids is None:
+            return None
+        return {
+            column.name: declared_grid(column)
+            if column.role == "private"
+            else self._grids[column.name]
+            for column in self.schema.columns
+        }
+
+    def _coded(self, table: pa.Table) -> tuple[CodedColumn, ...]:
+        """Every column as levels. Guarantee: docs/proofs/encoding.md."""
+        coded: list[CodedColumn] = []
+        grids = self.grids
+        if grids is None:
+            return ()
+        for column in self.schema.columns:
+            grid = grids[column.name]
+            small = np.uint8 if grid.width <= 256 else np.uint16
+            coded.append(
+                CodedColumn(
+                    name=column.name,
+                    private=column.role == "private",
+                    codes=grid.codes(table, column.name).astype(small),
+                    levels=grid.width,
+                    values=np.asarray(grid.values) if isinstance(grid, Grid) else None,
+                )
+            )
+        return tuple(coded)
 
     def encode_public(self, frame: Any) -> np.ndarray:
         """The public features of a frame's rows; no other column is read."""
@@ -280,6 +361,11 @@ class Encoder:
             "format": "halfmask-encoder-1",
             "schema": self.schema.to_dict(),
             "learnt": {name: coding.to_json() for name, coding in self._learnt.items()},
+            **(
+                {}
+                if self._grids is None
+                else {"grids": {name: grid.to_json() for name, grid in self._grids.items()}}
+            ),
         }
 
     @classmethod
@@ -288,7 +374,9 @@ class Encoder:
         if data.get("format") != "halfmask-encoder-1":
             raise DataError("The stored encoder is of another format: train the model again.")
         codings = {name: coding_from_json(coding) for name, coding in data["learnt"].items()}
-        return cls(Schema.from_dict(data["schema"]), codings)
+        grids = data.get("grids")
+        stored = grids and {name: grid_from_json(grid) for name, grid in grids.items()}
+        return cls(Schema.from_dict(data["schema"]), codings, stored)
 
 
 def _label(table: pa.Table, label: Label, *, skip: bool) -> np.ndarray:
