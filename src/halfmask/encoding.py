@@ -27,6 +27,7 @@ FINE_BINS = 64
 """Equal parts of a private number's bounds in a grid, before its ends are refined."""
 _END_PARTS = 5
 """How often the first and the last part of a grid are halved: values crowd at declared ends."""
+_FINEST = 4096
 PUBLIC_BINS = 32
 """The most levels of a public number in a grid: distinct values first, quantiles of the rest."""
 Unit = Literal["number", "date"]
@@ -235,21 +236,25 @@ def _distinct_edges(values: np.ndarray, bins: int) -> np.ndarray:
     Quantiles alone would leave one bin for a column that is zero in most rows.
     """
     distinct, counts = np.unique(values, return_counts=True)
+    between: np.ndarray = (distinct[1:] + distinct[:-1]) / 2
     if len(distinct) <= bins:
-        return (distinct[1:] + distinct[:-1]) / 2
+        return between
+    # Neighbours that are rare together cannot fill a bin: they are one value from here on.
+    ranks = (np.cumsum(counts) * _FINEST) // len(values)
+    last = np.flatnonzero(np.append(ranks[1:] != ranks[:-1], True))
+    counts = np.diff(np.cumsum(counts)[last], prepend=0)
     edges: list[float] = []
     rest, held = len(values), 0
-    for place in range(len(distinct) - 1):
+    for place in range(len(last) - 1):
         left = bins - len(edges)
         if left == 1:
             break
-        fair = rest / left
-        if held >= 0.3 * fair and counts[place] >= fair:
-            edges.append((distinct[place - 1] + distinct[place]) / 2)
+        if held >= 0.3 * rest / left and counts[place] >= rest / left:
+            edges.append(float(between[last[place - 1]]))
             rest, held = rest - held, 0
         held += int(counts[place])
         if held >= rest / max(bins - len(edges), 1):
-            edges.append((distinct[place] + distinct[place + 1]) / 2)
+            edges.append(float(between[last[place]]))
             rest, held = rest - held, 0
     return np.unique(np.array(edges))
 

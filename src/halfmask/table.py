@@ -337,7 +337,7 @@ class Encoder:
             return ()
         for column in self.schema.columns:
             grid = grids[column.name]
-            small = np.uint8 if grid.width <= 256 else np.uint16
+            small = np.min_scalar_type(grid.width)
             coded.append(
                 CodedColumn(
                     name=column.name,

@@ -1,0 +1,595 @@
+"""`additive`: what public columns tell is taken in full, what private columns add is paid for.
+
+A score is a sum of one number per column and level. With a public label a free model of the public
+columns comes first, out of fold; with a private one a single release fits them. Then private
+columns: noisy counts of their levels, one noisy gradient that tells what each column is worth, a
+noisy descent, and a last release by which the result is held against the base rate or the free
+model and shrunk towards it as far as noise may have made it. The plan (shares of μ², steps) follows
+from public facts and is fixed before the first release. Guarantee: docs/proofs/additive.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from halfmask.accounting.budget import Budget
+from halfmask.errors import InputError
+from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
+from halfmask.methods.code_sums import CodeSums
+from halfmask.methods.free_model import FreeModel, cross_fitted
+from halfmask.methods.smooth_codes import LevelFeatures, level_features
+from halfmask.table import CodedColumn, Table
+from halfmask.units import unit_weights
+
+Floats = NDArray[np.float64]
+
+STEPS = 40
+# Labels of a standardised number are clipped here in one release, residuals in a comparison.
+_LABEL = 1.5
+_FOLDS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdditivePlan:
+    """Shares of μ², each a stage; zero where a table has no use for it. Public facts decide."""
+
+    base: float = 0.0
+    spread: float = 0.0
+    public: float = 0.0
+    counts: float = 0.0
+    worth: float = 0.0
+    descent: float = 0.0
+    comparison: float = 0.0
+    covered: float = 0.0
+    steps: int = STEPS
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        rows: float,
+        private_columns: int,
+        public_columns: int,
+        label_private: bool,
+        number: bool,
+        mu: float,
+    ) -> AdditivePlan:
+        """The plan for a table of `rows` rows under `mu`.
+
+        The base rate alone costs a model (1/(μ·rows))² over its share, in parts of what can be
+        explained: its share keeps that below about 0.002. Where it would take more than 0.4, noise
+        is louder than anything columns could add, and the base rate is all that is released. The
+        comparison's share makes the slope of the score known to about a quarter.
+        """
+        strength = (mu * rows) ** 2
+        base = min(max(8000 / strength, 0.02), 1.0) if label_private else 0.0
+        if base > 0.4:
+            return cls(base=1.0, steps=0)
+        comparison = min(max(45000 / strength, 0.03), 0.2)
+        spread = 0.05 if number and label_private else 0.0
+        covered = 0.02
+        rest = 1 - base - comparison - spread - covered
+        public = 0.0
+        if label_private and public_columns:
+            share = public_columns / (public_columns + private_columns)
+            public = rest * (min(max(share, 0.15), 0.6) if private_columns else 1.0)
+        rest = rest - public if private_columns else 0.0
+        return cls(
+            base=base,
+            spread=spread,
+            public=public,
+            counts=0.06 * rest,
+            worth=0.12 * rest,
+            descent=0.82 * rest,
+            comparison=comparison,
+            covered=covered,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdditiveFit:
+    """score = intercept + offset_scale · offset + Σ weights[column][level] + bend(offset).
+
+    The offset is a free model's score, or offset_start + Σ offset_weights[column][level].
+    """
+
+    weights: tuple[Floats, ...]
+    intercept: float
+    offset_weights: tuple[Floats, ...] | None = None
+    offset_start: float = 0.0
+    offset_scale: float = 0.0
+    free: FreeModel | None = None
+    free_columns: tuple[int, ...] = ()
+    bend_edges: Floats = field(default_factory=lambda: np.zeros(0))
+    bend: Floats = field(default_factory=lambda: np.zeros(0))
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def scores(self, columns: Sequence[CodedColumn]) -> Floats:
+        """The score of each row."""
+        found = CodeSums(columns).scores(self.weights) + self.intercept
+        offset = None
+        if self.free is not None:
+            offset = self.free.scores(_stacked(columns, self.free_columns))
+        elif self.offset_weights is not None:
+            offset = CodeSums(columns).scores(self.offset_weights) + self.offset_start
+        if offset is not None:
+            found = found + self.offset_scale * offset
+            if len(self.bend):
+                found = found + self.bend[np.searchsorted(self.bend_edges, offset, side="right")]
+        return found
+
+
+def _stacked(columns: Sequence[CodedColumn], places: Sequence[int]) -> NDArray[np.integer[Any]]:
+    return np.column_stack([columns[place].codes for place in places])
+
+
+class _Stage:
+    """Releases whose μ is fixed; how far a statistic can move may follow from earlier releases.
+
+    Statistics are released in units of their own move, so that the noise has one known size.
+    """
+
+    def __init__(
+        self, releaser: Releaser, mu: float, share: float, count: int, most: float, what: str
+    ) -> None:
+        self._replace = releaser.relation == "replace"
+        # A replaced row is one withheld and one added; no statistic here moves further when a
+        # row is withheld than when it is replaced.
+        unit = Sensitivity(replace=1.0 if self._replace else 2.0, withhold=1.0)
+        self._std = math.sqrt(count) / (mu * math.sqrt(share))
+        self._most = most
+        self._series: GaussianSeries = releaser.gaussian_series(
+            sensitivity=unit, noise_std=self._std, count=count, what=what
+        )
+
+    def noise(self, moves: tuple[float, float]) -> float:
+        """The noise's standard deviation for a row's `moves` under (replace, withhold)."""
+        return self._std * self._unit(moves)
+
+    def release(self, value: Floats, moves: tuple[float, float]) -> Floats:
+        """The statistic with noise."""
+        unit = self._unit(moves)
+        return self._series.release(np.asarray(value) / unit) * unit
+
+    def _unit(self, moves: tuple[float, float]) -> float:
+        return self._most * (moves[0] if self._replace else moves[1])
+
+
+def fit_additive(table: Table, releaser: Releaser, *, epsilon: float, delta: float) -> AdditiveFit:
+    """Fit under (epsilon, delta). Guarantee: docs/proofs/additive.md."""
+    if not table.coded:
+        raise InputError("Method 'additive' needs a schema: a bare array has no levels.")
+    if table.classes is not None and len(table.classes) != 2:
+        raise InputError("Method 'additive' is for two classes or a number.")
+    if not (table.label_private or any(column.private for column in table.coded)):
+        raise InputError("Nothing is private: any ordinary method serves better.")
+    if releaser.shards.count > 1:
+        raise InputError("Method 'additive' needs all rows on one machine.")
+    budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
+    return _Fit(table, releaser, budget.mu).run()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _PrivatePart:
+    """What the descent found: features and coefficients of its columns, and an intercept."""
+
+    features: list[LevelFeatures]
+    theta: list[Floats]
+    intercept: float
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of its score over rows, by released counts."""
+        pairs = zip(self.features, self.theta, strict=True)
+        return math.sqrt(sum(float(t @ f.covariance @ t) for f, t in pairs))
+
+    @property
+    def mean(self) -> float:
+        pairs = zip(self.features, self.theta, strict=True)
+        return sum(float(f.mean @ t) for f, t in pairs)
+
+    def by_level(self) -> list[Floats]:
+        return [f.by_level(t) for f, t in zip(self.features, self.theta, strict=True)]
+
+
+class _Fit:
+    """One run. Every attribute is public or released, but for codes, targets and scores of rows."""
+
+    def __init__(self, table: Table, releaser: Releaser, mu: float) -> None:
+        self._columns = table.coded
+        self._private = [p for p, c in enumerate(table.coded) if c.private]
+        self._public = [p for p, c in enumerate(table.coded) if not c.private]
+        self._number = table.classes is None
+        self._label_private = table.label_private
+        self._mu = mu
+        self._set_target(table)
+        self._weights, self._most, self._n = self._row_weights(table, releaser, mu)
+        self.plan = AdditivePlan.of(
+            rows=self._n / self._most,
+            private_columns=len(self._private),
+            public_columns=len(self._public),
+            label_private=table.label_private,
+            number=self._number,
+            mu=mu,
+        )
+        self._open(releaser)
+        self.details: dict[str, Any] = {"plan": asdict(self.plan)}
+
+    def _set_target(self, table: Table) -> None:
+        """0/1, or a number as [-1, 1]; `labelled` is 0 where a private label is missing."""
+        skipped = table.skipped
+        assert table.label is not None
+        self._labelled = (~skipped).astype(np.float64)
+        self._may_lack = table.schema is not None and table.schema.label.missing == "skip"
+        if self._number:
+            assert table.label_bounds is not None
+            low, high = table.label_bounds
+            self._middle, self._half = (high + low) / 2, (high - low) / 2
+            target = np.clip((table.label - self._middle) / self._half, -1, 1)
+            self._target = np.where(skipped, 0.0, target)
+        else:
+            self._middle, self._half = 0.0, 1.0
+            self._target = np.where(skipped, 0.0, table.label.astype(np.float64))
+
+    def _row_weights(
+        self, table: Table, releaser: Releaser, mu: float
+    ) -> tuple[Floats, float, float]:
+        """Public weights, by which a unit counts as at most `most` rows, and their total."""
+        if table.unit is None:
+            return np.ones(table.n), 1.0, float(table.n)
+        found = unit_weights(
+            table.unit, numbers=16 * len(table.coded), mu=mu, relation=releaser.relation
+        )
+        return found.rows, float(found.most), found.total
+
+    def _open(self, releaser: Releaser) -> None:
+        """All releases, opened before the first one: they are charged together."""
+
+        def stage(share: float, what: str, count: int = 1) -> _Stage | None:
+            if share <= 0:
+                return None
+            return _Stage(releaser, self._mu, share, count, self._most, what)
+
+        plan, columns = self.plan, len(self._private)
+        label = "the mean of the label" if self._number else "the number of rows of each class"
+        self._base_stage = stage(plan.base, label)
+        self._spread_stage = stage(plan.spread, "a histogram of the label")
+        self._public_stage = stage(plan.public, "sums of public features by label")
+        self._counts_stage = stage(
+            plan.counts, f"counts of the levels of {columns} private columns"
+        )
+        self._worth_stage = stage(plan.worth, "a gradient by all private columns")
+        self._descent_stage = stage(
+            plan.descent, "noisy gradients by all private columns", plan.steps
+        )
+        self._comparison_stage = stage(plan.comparison, "a comparison with a simpler model")
+        covered = "the mean square of errors" if self._number else "a histogram of scores by label"
+        self._covered_stage = stage(plan.covered, covered)
+
+    # --- the stages in order
+
+    def run(self) -> AdditiveFit:
+        """All stages; what is returned follows from releases and public values."""
+        if not self._label_private:
+            return self._beside_free_model()
+        base = self._base_rate()
+        if self.plan.steps == 0:
+            self.details["base_rate_only"] = True
+            return self._fit(base, intercept=base)
+        unit = self._label_spread(base)
+        columns = len(self._columns)
+        offset = np.full(len(self._target), base)
+        offset_weights: list[Floats] | None = None
+        offset_start = base
+        if self._public:
+            placed, start = self._from_public(base, unit)
+            offset_weights = [np.zeros(column.levels) for column in self._columns]
+            for place, weight in zip(self._public, placed, strict=True):
+                offset_weights[place] = weight
+            offset_start = start
+            offset = CodeSums(self._columns).scores(offset_weights) + start
+        scores, spread = offset, float(np.std(offset)) if self._public else 0.0
+        weights = [np.zeros(column.levels) for column in self._columns]
+        added, bend_edges, bend = 0.0, np.zeros(0), np.zeros(0)
+        if self._private:
+            stage, bend_edges = self._stage_columns(offset if self._public else None)
+            part = self._descend(stage, offset, unit, base)
+            placed = [unit * table for table in part.by_level()]
+            scores = offset + CodeSums(stage).scores(placed) + unit * part.intercept
+            added = unit * part.intercept
+            if not self._public:
+                # The descent's intercept holds the base rate already.
+                shift = 0.0 if self._number else base
+                scores, added = scores - shift, added - shift
+            for place, weight in zip(self._private, placed, strict=False):
+                weights[place] = weight
+            bend = placed[len(self._private)][:-1] if len(stage) > len(self._private) else bend
+            spread = math.hypot(spread, unit * part.spread)
+        slope = self._compared(np.full(len(offset), base), scores - base, unit, spread, at=1.0)
+        self._cover(base + slope * (scores - base), base, unit, slope * spread)
+        assert len(weights) == columns
+        return self._fit(
+            base,
+            intercept=base - slope * base + slope * added,
+            weights=[slope * weight for weight in weights],
+            offset_weights=offset_weights,
+            offset_start=offset_start,
+            offset_scale=slope if offset_weights is not None else 0.0,
+            bend_edges=bend_edges,
+            bend=slope * bend,
+            **({} if offset_weights is not None else {"shift": slope * base}),
+        )
+
+    def _beside_free_model(self) -> AdditiveFit:
+        """Label public: a free model of the public columns, and what private ones add to it."""
+        free, places = None, tuple(self._public)
+        target = self._target
+        base = float(np.average(target, weights=self._weights))
+        if not self._number:
+            base = float(logit(np.clip(base, 1e-3, 1 - 1e-3)))
+        offset = np.full(len(target), base)
+        if places:
+            offset, free = cross_fitted(
+                _stacked(self._columns, places),
+                target,
+                levels=[self._columns[place].levels for place in places],
+                ordered=[self._columns[place].values is not None for place in places],
+                task="regression" if self._number else "classification",
+                folds=_FOLDS,
+                weights=self._weights,
+            )
+        unit = float(np.std(target - offset)) if self._number else 1.0
+        unit = max(unit, 1e-3) if self._number else 1.0
+        stage, bend_edges = self._stage_columns(offset if places else None)
+        part = self._descend(stage, offset, unit, base)
+        placed = [unit * table for table in part.by_level()]
+        extra = CodeSums(stage).scores(placed) - unit * part.mean
+        slope = self._compared(offset, extra, unit, unit * part.spread, at=0.0)
+        self._cover(
+            offset + slope * extra, base, unit, math.hypot(float(np.std(offset)), part.spread)
+        )
+        weights = [np.zeros(column.levels) for column in self._columns]
+        for place, weight in zip(self._private, placed, strict=False):
+            weights[place] = slope * weight
+        bend = slope * placed[-1][:-1] if len(stage) > len(self._private) else np.zeros(0)
+        return self._fit(
+            base,
+            intercept=-slope * unit * part.mean + (0.0 if places else base),
+            weights=weights,
+            free=free,
+            free_columns=places,
+            offset_scale=1.0 if places else 0.0,
+            bend_edges=bend_edges,
+            bend=bend,
+        )
+
+    def _fit(
+        self,
+        base: float,
+        *,
+        intercept: float,
+        weights: Sequence[Floats] | None = None,
+        shift: float = 0.0,
+        offset_weights: Sequence[Floats] | None = None,
+        offset_start: float = 0.0,
+        offset_scale: float = 0.0,
+        bend: Floats | None = None,
+        bend_edges: Floats | None = None,
+        free: FreeModel | None = None,
+        free_columns: tuple[int, ...] = (),
+    ) -> AdditiveFit:
+        """Everything in the label's own units."""
+        half = self._half
+        zero = [np.zeros(column.levels) for column in self._columns]
+        self.details["base"] = float(expit(base)) if not self._number else self._own(base)
+        return AdditiveFit(
+            weights=tuple(half * weight for weight in (weights or zero)),
+            intercept=half * (intercept + shift) + self._middle,
+            offset_weights=None if offset_weights is None else tuple(offset_weights),
+            offset_start=offset_start,
+            offset_scale=half * offset_scale,
+            free=free,
+            free_columns=free_columns,
+            bend_edges=np.zeros(0) if bend_edges is None or bend is None else bend_edges,
+            bend=np.zeros(0) if bend is None else half * bend,
+            details=self.details,
+        )
+
+    def _own(self, value: float) -> float:
+        return self._middle + self._half * value
+
+    # --- base rate and spread of a private label
+
+    def _base_rate(self) -> float:
+        """Log odds of the second class, or the mean, from one release."""
+        assert self._base_stage is not None
+        weights, n = self._weights, self._n
+        if self._number:
+            if self._may_lack:
+                value = np.array([weights @ self._target, weights @ self._labelled])
+                total, n = self._base_stage.release(value, (2.0, math.sqrt(2)))
+                n = max(n, 0.05 * self._n)
+            else:
+                total = self._base_stage.release(np.array([weights @ self._target]), (2.0, 1.0))[0]
+            return float(np.clip(total / n, -1.0, 1.0))
+        second = weights @ (self._target * self._labelled)
+        if self._may_lack:
+            first = weights @ ((1 - self._target) * self._labelled)
+            moves = (math.sqrt(2), 1.0)
+            second, first = np.maximum(
+                self._base_stage.release(np.array([second, first]), moves), 1e-9 * n
+            )
+            n = second + first
+        else:
+            moves = (1.0, 1.0)
+            second = self._base_stage.release(np.array([second]), moves)[0]
+        # No closer to 0 or 1 than the noise allows to tell.
+        least = min(max(2 * self._base_stage.noise(moves) / n, 1e-4), 0.25)
+        return float(logit(np.clip(second / n, least, 1 - least)))
+
+    def _label_spread(self, base: float) -> float:
+        """The standard deviation of a number; 1 for classes."""
+        if self._spread_stage is None:
+            return 1.0
+        parts = 16
+        codes = np.clip(((self._target + 1) / 2 * parts).astype(np.intp), 0, parts - 1)
+        counts = np.bincount(codes, self._weights * self._labelled, minlength=parts)
+        moves = (math.sqrt(2), 1.0)
+        noisy = self._spread_stage.release(counts, moves)
+        noisy = np.where(noisy < 2 * self._spread_stage.noise(moves), 0.0, noisy)
+        if noisy.sum() <= 0:
+            return 0.5
+        middles = (np.arange(parts) + 0.5) / parts * 2 - 1
+        square = float(noisy @ (middles - base) ** 2 / noisy.sum())
+        return min(max(math.sqrt(square), 0.04), 0.7)
+
+    # --- public columns under a private label
+
+    def _from_public(self, base: float, unit: float) -> tuple[list[Floats], float]:
+        """Weights of public levels and a start, from one release of sums by label."""
+        from halfmask.methods.public_sums import fit_public_sums
+
+        assert self._public_stage is not None
+        target = self._target
+        if self._number:
+            target = np.clip((target - base) / unit, -_LABEL, _LABEL)
+        placed, start = fit_public_sums(
+            [self._columns[place] for place in self._public],
+            target,
+            labelled=self._labelled,
+            weights=self._weights,
+            release=self._public_stage.release,
+            noise=self._public_stage.noise,
+            start=0.0 if self._number else base,
+            label_range=(-_LABEL, _LABEL) if self._number else (0.0, 1.0),
+            number=self._number,
+        )
+        return [unit * weight for weight in placed], base + unit * start if self._number else start
+
+    # --- private columns
+
+    def _stage_columns(self, offset: Floats | None) -> tuple[list[CodedColumn], Floats]:
+        """The private columns, and the offset's own levels, so that its scale can be corrected."""
+        stage = [self._columns[place] for place in self._private]
+        if offset is None:
+            return stage, np.zeros(0)
+        edges = np.unique(np.quantile(offset, np.linspace(0, 1, 17)[1:-1]))
+        codes = np.searchsorted(edges, offset, side="right")
+        counts = np.bincount(codes, minlength=len(edges) + 1)
+        means = np.bincount(codes, offset, minlength=len(edges) + 1) / np.maximum(counts, 1)
+        column = CodedColumn(
+            name="offset",
+            private=False,
+            codes=codes.astype(np.uint8),
+            levels=len(edges) + 2,
+            values=means,
+        )
+        return [*stage, column], edges
+
+    def _counts(self, stage: Sequence[CodedColumn]) -> list[LevelFeatures]:
+        """Level features from noisy counts of private columns and exact ones of public ones."""
+        assert self._counts_stage is not None
+        exact = CodeSums(stage).sums(self._weights)
+        hidden = [place for place, column in enumerate(stage) if column.private]
+        moves = (math.sqrt(2 * len(hidden)), math.sqrt(len(hidden)))
+        noisy = self._counts_stage.release(np.concatenate([exact[p] for p in hidden]), moves)
+        ends = np.cumsum([stage[place].levels for place in hidden])
+        released = dict(zip(hidden, np.split(noisy, ends[:-1]), strict=True))
+        noise = self._counts_stage.noise(moves)
+        return [
+            level_features(column, released[place], noise, self._n)
+            if column.private
+            else level_features(column, exact[place], 0.0, self._n)
+            for place, column in enumerate(stage)
+        ]
+
+    def _descend(
+        self, stage: Sequence[CodedColumn], offset: Floats, unit: float, base: float
+    ) -> _PrivatePart:
+        """The private part of the score, in units of `unit`."""
+        from halfmask.methods.additive_descent import Descent
+
+        assert self._worth_stage is not None and self._descent_stage is not None
+        features = self._counts(stage)
+        with_offset = not self._label_private or bool(self._public)
+        scaled = (self._target - offset) / unit if self._number else self._target
+        return Descent(
+            sums=CodeSums(stage),
+            hidden=[column.private for column in stage],
+            features=features,
+            target=scaled,
+            labelled=self._labelled,
+            weights=self._weights,
+            rows=self._n,
+            offset=offset if with_offset and not self._number else None,
+            start=0.0 if self._number or with_offset else base,
+            number=self._number,
+            label_private=self._label_private,
+            steps=self.plan.steps,
+            worth=self._worth_stage,
+            gradients=self._descent_stage,
+        ).run()
+
+    # --- comparison and covered scores
+
+    def _compared(
+        self, offset: Floats, extra: Floats, unit: float, spread: float, *, at: float
+    ) -> float:
+        """How far to trust `extra` in offset + slope · extra: one Newton step in the slope.
+
+        The step is taken from `at`; noise that could have made the slope is taken off it, as James
+        and Stein do, so that a model that noise has made falls back to the offset.
+        """
+        assert self._comparison_stage is not None
+        width = min(max(2.5 * spread / unit, 0.2), 4.0)
+        inside = np.clip(extra / unit, -width, width)
+        score = offset / unit + at * inside
+        if self._number:
+            residual = np.clip(self._target / unit - score, -_LABEL, _LABEL)
+            curve, longest, steepest = np.ones(len(score)), _LABEL, 1.0
+        else:
+            chance = expit(score)
+            residual, curve = self._target - chance, chance * (1 - chance)
+            longest, steepest = 1.0, 0.25
+        weights = self._weights * self._labelled
+        # Two numbers that move by at most 2·longest·width (withheld: half) and steepest·width².
+        share = 0.15
+        first = (weights * residual) @ inside / (2 * longest * width) * math.sqrt(1 - share)
+        second = (weights * curve) @ inside**2 / (steepest * width**2) * math.sqrt(share)
+        moves = (1.0, 1.0)
+        noisy = self._comparison_stage.release(np.array([first, second]), moves)
+        noise = self._comparison_stage.noise(moves)
+        gradient = noisy[0] * 2 * longest * width / math.sqrt(1 - share)
+        curvature = max(noisy[1], noise) * steepest * width**2 / math.sqrt(share)
+        error = noise * 2 * longest * width / math.sqrt(1 - share) / curvature
+        slope = at + gradient / curvature
+        shrunk = max(slope - error**2 / slope, 0.0) if slope > 0 else 0.0
+        self.details["slope"] = {"estimate": slope, "noise": error, "used": min(shrunk, 1.25)}
+        return min(shrunk, 1.25)
+
+    def _cover(self, scores: Floats, base: float, unit: float, spread: float) -> None:
+        """Scores of the final model on its own rows that the guarantee covers, with noise bars."""
+        from halfmask.methods.covered import covered_classes, covered_numbers
+
+        assert self._covered_stage is not None
+        weights = self._weights * self._labelled
+        if self._number:
+            self.details["covered"] = covered_numbers(
+                self._target - scores,
+                weights,
+                self._covered_stage,
+                unit,
+                self._half,
+                rows=None if self._may_lack and self._label_private else self._n,
+            )
+        else:
+            self.details["covered"] = covered_classes(
+                scores, self._target, weights, self._covered_stage, base, max(spread, 0.2)
+            )

@@ -1,0 +1,283 @@
+"""The noisy descent of `additive` over private columns. Guarantee: docs/proofs/additive.md.
+
+Slopes are weighed by the predicted chance, (p − y)·ω(p) with ω(p) = min(1, lo/(1 − p), hi/p), so
+that they lie in [−lo, hi] and vanish on average exactly where p is right: unlike clipped slopes,
+they leave the model calibrated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from halfmask.methods.code_sums import CodeSums
+from halfmask.methods.level_priors import allocated, evidence
+from halfmask.methods.smooth_codes import LevelFeatures
+
+if TYPE_CHECKING:
+    from halfmask.methods.additive import _PrivatePart, _Stage
+
+Floats = NDArray[np.float64]
+Moves = tuple[float, float]
+
+_CONSTANT = 1.0
+_RESIDUAL = 1.2
+_SMOOTHER = (0.0, 0.25, 0.5, 1.0)
+_AGAIN = (0.4, 0.6, 0.8)
+# A label of which a smaller part than this is of one class is treated as rare.
+_RARE = 0.35
+_MOMENTUM = 0.85
+
+
+def slope_bounds(rate: float, radius: float, diameter: float) -> tuple[float, float]:
+    """lo and hi for a class of rate `rate`: in proportion to what slopes are at that rate.
+
+    The larger class's side may grow until (lo + hi)·radius reaches lo·diameter, at no cost.
+    """
+    rare = min(rate, 1 - rate)
+    short = long = 1 - rare
+    if rare < _RARE:
+        short = max(min(diameter / radius - 1, 1.0) * (1 - rare), rare)
+    return (long, short) if rate <= 0.5 else (short, long)
+
+
+def slope_moves(low: float, high: float, radius: float, diameter: float) -> Moves:
+    """How far a row moves the gradient, label and private features unknown: (replace, withhold)."""
+    longest = max(low, high)
+    return max(longest * diameter, (low + high) * radius), longest * radius
+
+
+def public_label_moves(most: float, radius: float, diameter: float) -> Moves:
+    """The same where the label is public, so that a row's slopes have one sign."""
+    return most * max(radius, diameter), most * radius
+
+
+class Descent:
+    """Worth of columns, then `steps` noisy gradients, averaged."""
+
+    def __init__(
+        self,
+        *,
+        sums: CodeSums,
+        hidden: Sequence[bool],
+        features: Sequence[LevelFeatures],
+        target: Floats,
+        labelled: Floats,
+        weights: Floats,
+        rows: float,
+        offset: Floats | None,
+        start: float,
+        number: bool,
+        label_private: bool,
+        steps: int,
+        worth: _Stage,
+        gradients: _Stage,
+    ) -> None:
+        self._sums, self._features = sums, list(features)
+        self._hidden = np.array(hidden, dtype=bool)
+        self._target, self._weights = target, weights * labelled
+        self._rows, self._offset, self._start = rows, offset, start
+        self._number, self._label_private = number, label_private
+        self._steps, self._worth, self._gradients = steps, worth, gradients
+        self._rate = 0.5
+        if not number:
+            known = expit(start) if offset is None else np.mean(expit(offset))
+            self._rate = float(known)
+
+    def run(self) -> _PrivatePart:
+        """Guarantee: docs/proofs/additive.md."""
+        from halfmask.methods.additive import _PrivatePart
+
+        scales, factors = self._weigh_columns()
+        theta, intercept = self._descend(scales, factors)
+        return _PrivatePart(features=self._features, theta=theta, intercept=intercept)
+
+    # --- sensitivities
+
+    def _bounds(self, factors: Floats) -> tuple[float, float, Moves]:
+        """Slope bounds lo and hi, and the moves of a gradient in columns scaled by `factors`."""
+        radii = np.array([f.radius for f in self._features])
+        diameters = np.array([f.diameter for f in self._features]) * self._hidden
+        radius = math.sqrt(float(factors**2 @ radii**2) + _CONSTANT**2)
+        diameter = math.sqrt(float(factors**2 @ diameters**2))
+        if self._number:
+            # Residuals change their sign with a private feature, whatever the label's role.
+            return _RESIDUAL, _RESIDUAL, slope_moves(_RESIDUAL, _RESIDUAL, radius, diameter)
+        if not self._label_private:
+            return 0.5, 0.5, public_label_moves(0.5, radius, diameter)
+        low, high = slope_bounds(self._rate, radius, diameter)
+        return low, high, slope_moves(low, high, radius, diameter)
+
+    def _slopes(self, low: float, high: float, start: float) -> Callable[[Floats, slice], Floats]:
+        """The bounded slope of each row, given its score without offset and start."""
+        offset, target, weights = self._offset, self._target, self._weights
+
+        def slopes(scores: Floats, rows: slice) -> Floats:
+            scores = scores + start
+            if offset is not None:
+                scores = scores + offset[rows]
+            if self._number:
+                return weights[rows] * np.clip(scores - target[rows], -low, high)
+            chance = expit(scores)
+            bounded = (chance - target[rows]) * _weight(chance, low, high)
+            return weights[rows] * np.clip(bounded, -low, high)
+
+        return slopes
+
+    def _curvature(self, low: float, high: float) -> float:
+        """How fast slopes change with scores, at the start."""
+        if self._number:
+            return 1.0
+        chance = np.asarray(expit(self._start if self._offset is None else self._offset))
+        return float(np.mean(chance * (1 - chance) * _weight(chance, low, high)))
+
+    # --- stages
+
+    def _released(
+        self,
+        theta: Sequence[Floats],
+        start: float,
+        factors: Floats,
+        bounds: tuple[float, float, Moves],
+        stage: _Stage,
+    ) -> tuple[list[Floats], float]:
+        """Noisy gradients by column (centred by the mean row) and by the intercept."""
+        low, high, moves = bounds
+        tables = [f.by_level(t) for f, t in zip(self._features, theta, strict=True)]
+        middle = sum(float(f.mean @ t) for f, t in zip(self._features, theta, strict=True))
+        by_level, total = self._sums.sums_at(tables, self._slopes(low, high, start - middle))
+        scaled = [
+            factor * f.sums(sums)
+            for f, sums, factor in zip(self._features, by_level, factors, strict=True)
+        ]
+        noisy = stage.release(np.concatenate([*scaled, [_CONSTANT * total]]), moves)
+        ends = np.cumsum([len(part) for part in scaled])
+        by_start = float(noisy[-1]) / _CONSTANT
+        parts = np.split(noisy[:-1], ends[:-1])
+        return [
+            part / factor - f.mean * by_start
+            for part, factor, f in zip(parts, factors, self._features, strict=True)
+        ], by_start
+
+    def _weigh_columns(self) -> tuple[Floats, Floats]:
+        """Prior scales and factors of the columns, from one noisy gradient at the start."""
+        ones = np.ones(len(self._features))
+        bounds = self._bounds(ones)
+        zero = [np.zeros(f.vectors.shape[1]) for f in self._features]
+        gradients, _ = self._released(zero, self._start, ones, bounds, self._worth)
+        noise = self._worth.noise(bounds[2])
+        bend = self._curvature(*bounds[:2]) * self._rows
+        curvatures = [bend * f.covariance for f in self._features]
+        tried = [
+            (*evidence(gradients, curvatures, noise, [f.size**p for f in self._features]), p)
+            for p in _SMOOTHER
+        ]
+        scales, _, power = max(tried, key=lambda each: each[1])
+        for place, each in enumerate(self._features):
+            self._features[place], divided = each.smoother(power)
+            scales[place] *= divided
+        # Columns share what they tell: the joint effect of one is smaller than its effect alone.
+        scales = np.maximum(scales * len(self._features) ** -0.4, 1e-3)
+        hidden = self._hidden
+        if not hidden.all():
+            typical = math.sqrt(float(np.mean(scales[hidden] ** 2)))
+            scales = np.where(hidden, scales, np.maximum(scales, 0.5 * typical))
+        moves = self._bounds(ones)[2]
+        radii = np.array([f.radius for f in self._features])
+        length = math.sqrt(float(radii @ radii) + _CONSTANT**2)
+        total = self._gradients.noise(moves) / math.sqrt(self._steps)
+        curvatures = [bend * f.covariance for f in self._features]
+        factors = allocated(curvatures, scales, radii, _CONSTANT, total / length)
+        return scales, factors
+
+    def _descend(self, scales: Floats, factors: Floats) -> tuple[list[Floats], float]:
+        """Preconditioned descent with momentum; the average of its points, corrected once."""
+        features, steps = self._features, self._steps
+        bounds = self._bounds(factors)
+        total = self._gradients.noise(bounds[2]) / math.sqrt(steps)
+        bend = self._curvature(*bounds[:2]) * self._rows
+        coupling = max(1.5, 0.8 * len(features))
+        curvatures = [bend * f.covariance for f in features]
+        noises = total / factors
+        ridges, quick, slow = _preconditioners(curvatures, scales, noises, coupling)
+        theta = [np.zeros(f.vectors.shape[1]) for f in features]
+        point, points, gradients = list(theta), list(theta), list(theta)
+        start = at = self._start
+        starts = by_starts = 0.0
+        by_start_step = 1 / (bend + total)
+        again = {int(part * steps) for part in _AGAIN}
+        for step in range(steps):
+            found, by_start = self._released(point, at, factors, bounds, self._gradients)
+            found = [g + r @ p for g, r, p in zip(found, ridges, point, strict=True)]
+            points = [a + p for a, p in zip(points, point, strict=True)]
+            gradients = [a + g for a, g in zip(gradients, found, strict=True)]
+            starts, by_starts = starts + at, by_starts + by_start
+            if step in again:
+                seen = step + 1
+                guesses = [
+                    p / seen - q @ (g / seen)
+                    for p, g, q in zip(points, gradients, slow, strict=True)
+                ]
+                louder = noises * math.sqrt(steps / seen)
+                scales = _again(guesses, curvatures, scales, louder)
+                ridges, quick, slow = _preconditioners(curvatures, scales, noises, coupling)
+            moved = [p - q @ g for p, q, g in zip(point, quick, found, strict=True)]
+            moved_start = at - 0.5 * by_start_step * by_start
+            momentum = min(step / (step + 3), _MOMENTUM)
+            point = [m + momentum * (m - t) for m, t in zip(moved, theta, strict=True)]
+            at = moved_start + 0.3 * (moved_start - start)
+            theta, start = moved, moved_start
+        theta = [
+            p / steps - q @ (g / steps) for p, g, q in zip(points, gradients, slow, strict=True)
+        ]
+        start = starts / steps - by_start_step * by_starts / steps
+        middle = sum(float(f.mean @ t) for f, t in zip(features, theta, strict=True))
+        return theta, start - middle
+
+
+def _weight(chance: Floats, low: float, high: float) -> Floats:
+    """ω(p): what brings both slopes of a row with chance p into [−low, high]."""
+    tiny = 1e-12
+    weight: Floats = np.minimum(
+        1.0,
+        np.minimum(low / np.maximum(1 - chance, tiny), high / np.maximum(chance, tiny)),
+    )
+    return weight
+
+
+def _preconditioners(
+    curvatures: Sequence[Floats], scales: Floats, noises: Floats, coupling: float
+) -> tuple[list[Floats], list[Floats], list[Floats]]:
+    """Ridges that shrink each direction as its noise asks, and inverses for steps.
+
+    A direction of curvature h and noise σ under the prior τ is best shrunk by h²τ²/(h²τ² + h + σ²):
+    that is a ridge of (h + σ²)/(hτ²).
+    """
+    ridges, quick, slow = [], [], []
+    for curvature, scale, noise in zip(curvatures, scales, noises, strict=True):
+        values, axes = np.linalg.eigh(curvature)
+        values = np.maximum(values, 1e-9)
+        ridge = (values + noise**2) / (scale**2 * values)
+        ridge = np.minimum(ridge, 1e3 * (values.max(initial=1.0) + noise / scale))
+        ridges.append((axes * ridge) @ axes.T)
+        quick.append((axes / (coupling * values + ridge)) @ axes.T)
+        slow.append((axes / (math.sqrt(coupling) * values + ridge)) @ axes.T)
+    return ridges, quick, slow
+
+
+def _again(
+    guesses: Sequence[Floats], curvatures: Sequence[Floats], scales: Floats, noises: Floats
+) -> Floats:
+    """Prior scales by what the descent has found so far: squares plus what is still unknown."""
+    found = []
+    for guess, curvature, scale, noise in zip(guesses, curvatures, scales, noises, strict=True):
+        values = np.maximum(np.linalg.eigvalsh(curvature), 1e-9)
+        unknown = 1 / (1 / scale**2 + values**2 / (values + noise**2))
+        square = (float(guess @ guess) + float(unknown.sum()) + 0.02) / (len(guess) + 2)
+        found.append(math.sqrt(square) if len(guess) else scale)
+    return np.array(found)

@@ -1,0 +1,118 @@
+"""Scores and sums over rows of codes: looked-up weights and weighted counts, in blocks of rows.
+
+Two columns share one packed code, so that a step over all rows is one look-up and one count per
+pair. A block's codes stay in the processor's cache between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halfmask.table import CodedColumn
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+_BLOCK = 1 << 15
+# The most levels of two columns together: their table of weights stays in the cache.
+_PACKED = 1 << 14
+
+
+class CodeSums:
+    """The columns' codes, packed in pairs."""
+
+    def __init__(self, columns: Sequence[CodedColumn]) -> None:
+        self.levels = [column.levels for column in columns]
+        self.rows = len(columns[0].codes) if columns else 0
+        self._codes = [column.codes for column in columns]
+        self._packs: list[tuple[list[int], NDArray[np.unsignedinteger]]] = []
+        waiting = sorted(range(len(columns)), key=lambda place: -self.levels[place])
+        while waiting:
+            first = waiting.pop(0)
+            fits = (p for p in waiting if self.levels[first] * self.levels[p] <= _PACKED)
+            second = next(fits, None)
+            codes = columns[first].codes
+            if second is not None:
+                waiting.remove(second)
+                small = np.min_scalar_type(self.levels[first] * self.levels[second])
+                codes = codes.astype(small) * small.type(self.levels[second])
+                codes += columns[second].codes.astype(small)
+            members = [first] if second is None else [first, second]
+            self._packs.append((members, codes))
+
+    def scores(self, weights: Sequence[Floats]) -> Floats:
+        """Σ over columns of the weight of the row's level."""
+        tables = self._tables(weights)
+        found = np.zeros(self.rows)
+        for start, codes in self._blocks():
+            part = found[start : start + _BLOCK]
+            for table, code in zip(tables, codes, strict=True):
+                part += table[code]
+        return found
+
+    def sums(self, values: Floats) -> list[Floats]:
+        """For each column, `values` summed by level."""
+        totals = self._totals()
+        for start, codes in self._blocks():
+            _count(totals, codes, values[start : start + _BLOCK])
+        return self._by_column(totals)
+
+    def sums_at(
+        self, weights: Sequence[Floats], value: Callable[[Floats, slice], Floats]
+    ) -> tuple[list[Floats], float]:
+        """`sums` of value(scores, rows) in one pass over the rows, and the total of the values."""
+        tables, totals, total = self._tables(weights), self._totals(), 0.0
+        for start, codes in self._blocks():
+            scores = np.zeros(len(codes[0]) if codes else 0)
+            for table, code in zip(tables, codes, strict=True):
+                scores += table[code]
+            values = value(scores, slice(start, start + len(scores)))
+            _count(totals, codes, values)
+            total += float(values.sum())
+        return self._by_column(totals), total
+
+    def groups(self, maps: Sequence[Indices]) -> list[Indices]:
+        """The group of each row's level, by column."""
+        return [found[codes] for found, codes in zip(maps, self._codes, strict=True)]
+
+    def _blocks(self) -> Iterator[tuple[int, list[Indices]]]:
+        for start in range(0, self.rows, _BLOCK):
+            yield start, [codes[start : start + _BLOCK].astype(np.intp) for _, codes in self._packs]
+
+    def _tables(self, weights: Sequence[Floats]) -> list[Floats]:
+        tables = []
+        for members, _ in self._packs:
+            table = np.asarray(weights[members[0]], dtype=np.float64)
+            if len(members) == 2:
+                table = np.add.outer(table, weights[members[1]]).ravel()
+            tables.append(table)
+        return tables
+
+    def _totals(self) -> list[Floats]:
+        sizes = [[self.levels[member] for member in members] for members, _ in self._packs]
+        return [np.zeros(int(np.prod(size))) for size in sizes]
+
+    def _by_column(self, totals: Sequence[Floats]) -> list[Floats]:
+        found: list[Floats] = [np.zeros(0)] * len(self.levels)
+        for (members, _), total in zip(self._packs, totals, strict=True):
+            if len(members) == 1:
+                found[members[0]] = total
+            else:
+                both = total.reshape([self.levels[member] for member in members])
+                found[members[0]], found[members[1]] = both.sum(axis=1), both.sum(axis=0)
+        return found
+
+
+def _count(totals: list[Floats], codes: list[Indices], values: Floats) -> None:
+    for total, code in zip(totals, codes, strict=True):
+        np.add(total, np.bincount(code, values, minlength=len(total)), out=total)
+
+
+def contingency(first: Indices, second: Indices, shape: tuple[int, int], weights: Floats) -> Floats:
+    """Weights summed by pairs of groups."""
+    both = np.bincount(first * shape[1] + second, weights, minlength=shape[0] * shape[1])
+    found: Floats = np.asarray(both, dtype=np.float64).reshape(shape)
+    return found

@@ -1,0 +1,98 @@
+"""What a column may be worth, by evidence from one noisy gradient, and how to share a row's norm.
+
+Everything here reads released gradients, released curvatures and known noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+Floats = NDArray[np.float64]
+
+_GRID = np.exp(np.linspace(math.log(0.01), math.log(3.0), 24))
+# Logs of columns' scales vary about a common one by this much; the common one is guessed weakly.
+_SPREAD = 1.2
+_COMMON, _COMMON_SPREAD = math.log(0.15), 1.2
+# No column gets less than this part of the largest one's norm.
+_LEAST_SCALE = 0.03
+
+
+def evidence(
+    gradients: Sequence[Floats],
+    curvatures: Sequence[Floats],
+    noise_std: float,
+    sizes: Sequence[Floats] | None = None,
+) -> tuple[Floats, float]:
+    """Prior scales of the columns' coefficients, and the log evidence (comparable over `sizes`).
+
+    A gradient is N(0, τ²H² + H + σ²) where coefficients are N(0, τ²). `sizes` multiply coordinates:
+    a coefficient of a coordinate of size s has scale τ·s in the coordinates as given.
+    """
+    found = np.zeros((len(gradients), len(_GRID)))
+    for place, (gradient, curvature) in enumerate(zip(gradients, curvatures, strict=True)):
+        if not len(gradient):
+            continue
+        size = np.ones(len(gradient)) if sizes is None else sizes[place]
+        noise = curvature + noise_std**2 * np.eye(len(gradient))
+        root = np.linalg.inv(np.linalg.cholesky(noise))
+        signal = root @ (curvature * size)
+        values, axes = np.linalg.eigh(signal @ signal.T)
+        squares = (axes.T @ (root @ gradient)) ** 2
+        variance = _GRID[:, None] ** 2 * np.maximum(values, 0.0) + 1
+        constant = -2 * np.log(np.diag(root)).sum()
+        found[place] = -0.5 * (np.sum(np.log(variance) + squares / variance, axis=1) + constant)
+    logs = np.log(_GRID)
+    best, weights = -math.inf, found
+    for common in logs:
+        prior = -0.5 * ((logs - common) / _SPREAD) ** 2
+        prior -= np.logaddexp.reduce(prior)
+        each = found + prior
+        total = float(np.logaddexp.reduce(each, axis=1).sum())
+        total -= 0.5 * ((common - _COMMON) / _COMMON_SPREAD) ** 2
+        if total > best:
+            best, weights = total, each
+    weights = np.exp(weights - np.logaddexp.reduce(weights, axis=1)[:, None])
+    scales: Floats = np.sqrt(weights @ _GRID**2)
+    return scales, best
+
+
+def allocated(
+    curvatures: Sequence[Floats], scales: Floats, radii: Floats, constant: float, noise: float
+) -> Floats:
+    """Factors in (0, 1] for the columns' vectors that make the expected loss of noise the least.
+
+    A column with factor a has noise `noise`·√(Σ a²r² + constant²)/a; a direction of curvature h and
+    prior scale τ then loses h/(1/τ² + h²/(h + σ²)) / 2.
+    """
+    count = len(curvatures)
+    if count < 2:
+        return np.ones(count)
+    values = [np.maximum(np.linalg.eigvalsh(curvature), 1e-12) for curvature in curvatures]
+    squares = radii**2
+
+    def loss(logs: Floats) -> tuple[float, Floats]:
+        factors = np.exp(2 * logs)
+        total = noise**2 * (factors @ squares + constant**2)
+        lost, slope, common = 0.0, np.zeros(count), 0.0
+        for place, value in enumerate(values):
+            variance = total / factors[place]
+            precision = 1 / scales[place] ** 2 + value**2 / (value + variance)
+            lost += 0.5 * float(np.sum(value / precision))
+            by_variance = 0.5 * float(np.sum(value**3 / (precision * (value + variance)) ** 2))
+            slope[place] -= 2 * by_variance * variance
+            common += by_variance / factors[place]
+        slope += 2 * common * noise**2 * factors * squares
+        return lost, slope
+
+    bounds = [(math.log(_LEAST_SCALE), 1.0)] * count
+    options = {"maxiter": 60}
+    found = minimize(
+        loss, np.zeros(count), jac=True, method="L-BFGS-B", bounds=bounds, options=options
+    )
+    factors: Floats = np.exp(found.x)
+    return factors / factors.max()

@@ -1,0 +1,171 @@
+"""Public columns under a private label: one release of sums by label carries all they tell.
+
+Features are public, so every curvature is free; only Σ feature · label is private. Guarantee:
+docs/proofs/additive.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from halfmask.methods.code_sums import CodeSums, contingency
+from halfmask.methods.smooth_codes import LevelFeatures, level_features
+from halfmask.table import CodedColumn
+
+Floats = NDArray[np.float64]
+Moves = tuple[float, float]
+
+_WHITEN = 0.25
+_CONSTANT = 0.3
+# Rows longer than this quantile are weighed down to it.
+_LONG = 0.7
+_ROUNDS = 6
+
+
+def fit_public_sums(
+    columns: Sequence[CodedColumn],
+    target: Floats,
+    *,
+    labelled: Floats,
+    weights: Floats,
+    release: Callable[[Floats, Moves], Floats],
+    noise: Callable[[Moves], float],
+    start: float,
+    label_range: tuple[float, float],
+    number: bool,
+) -> tuple[list[Floats], float]:
+    """Weights of the levels of each column, and a start, in the label's scores.
+
+    The released sums are those of weight · feature · (label − middle of its range): a label moves
+    them by at most weight · ‖feature‖ · range. A missing label counts as the middle.
+    """
+    rows = float(weights.sum())
+    sums = CodeSums(columns)
+    features = [
+        level_features(column, counts, 0.0, rows).whitened(_WHITEN)
+        for column, counts in zip(columns, sums.sums(weights), strict=True)
+    ]
+    squares = [np.einsum("ij,ij->i", f.vectors, f.vectors)[f.groups] for f in features]
+    lengths = np.sqrt(np.maximum(sums.scores(squares), 0.0))
+    constant = max(_CONSTANT * math.sqrt(float(np.mean(lengths**2))), 1e-3)
+    lengths = np.hypot(lengths, constant)
+    limit = float(np.quantile(lengths, _LONG))
+    row_weights = np.minimum(1.0, limit / lengths)
+    longest = float((row_weights * lengths).max()) * (1 + 1e-9)
+    low, high = label_range
+    middle, wide = (low + high) / 2, high - low
+    moves = (longest * wide, longest * wide / 2)
+    row_weights = row_weights * weights
+
+    def summed(values: Floats) -> Floats:
+        weighed = row_weights * values
+        parts = [f.sums(total) for f, total in zip(features, sums.sums(weighed), strict=True)]
+        return np.concatenate([*parts, [float(weighed.sum())]])
+
+    scaled = summed(labelled * (target - middle))
+    scaled[-1] *= constant
+    noisy = release(scaled, moves)
+    noisy[-1] /= constant
+    std = np.full(len(noisy), noise(moves))
+    std[-1] /= constant
+    known = noisy + middle * summed(np.ones(len(target)))
+    solved = _Solver(features, sums, row_weights, known, std, number).solve(start)
+    ends = np.cumsum([f.vectors.shape[1] for f in features])
+    parts = np.split(solved[:-1], ends[:-1])
+    return [f.by_level(part) for f, part in zip(features, parts, strict=True)], float(solved[-1])
+
+
+class _Solver:
+    """The likeliest coefficients given the noisy sums: Gauss-Newton, a prior scale per column."""
+
+    def __init__(
+        self,
+        features: Sequence[LevelFeatures],
+        sums: CodeSums,
+        weights: Floats,
+        known: Floats,
+        std: Floats,
+        number: bool,
+    ) -> None:
+        self._features, self._sums, self._weights = features, sums, weights
+        self._known, self._std, self._number = known, std, number
+        sizes = [f.vectors.shape[1] for f in features]
+        self._ends = np.cumsum(sizes)
+        self._column = np.repeat(np.arange(len(sizes)), sizes)
+        self._sizes = np.array(sizes)
+
+    def solve(self, start: float) -> Floats:
+        size = len(self._known)
+        theta = np.zeros(size)
+        theta[-1] = start
+        scales = np.full(len(self._features), 1.0 / max(len(self._features), 1))
+        # A standardised number has residuals of variance below one; classes at most their p(1−p).
+        variance = 0.8 if self._number else 1.0
+        for turn in range(1 if self._number else _ROUNDS):
+            scores = self._scores(theta)
+            chance = scores if self._number else expit(scores)
+            curve = np.ones(len(scores))
+            if not self._number:
+                curve = np.maximum(chance * (1 - chance), 0.01)
+            curvature = self._gram(self._weights * curve)
+            rest = self._known - self._summed(chance) + curvature @ theta
+            spread = variance * np.diag(curvature) + self._std**2
+            weighed = curvature / spread[:, None]
+            precision, right = curvature.T @ weighed, weighed.T @ rest
+            for _ in range((12, 4)[turn] if turn < 2 else 0):
+                scales = self._again(precision, right, scales)
+            step = np.linalg.solve(precision + np.diag(self._prior(scales)), right) - theta
+            moved = math.sqrt(float(np.mean(self._scores(step) ** 2)))
+            theta = theta + step * (1.0 if self._number else min(1.0, 1.0 / max(moved, 1e-9)))
+            if moved < 0.02:
+                break
+        return theta
+
+    def _prior(self, scales: Floats) -> Floats:
+        return np.append(1 / scales[self._column], 1e-4)
+
+    def _again(self, precision: Floats, right: Floats, scales: Floats) -> Floats:
+        covariance = np.linalg.inv(precision + np.diag(self._prior(scales)))
+        mean = covariance @ right
+        energy = np.bincount(
+            self._column, (mean**2 + np.diag(covariance))[:-1], minlength=len(self._sizes)
+        )
+        pooled = 2 * energy.sum() / max(self._sizes.sum(), 1)
+        found: Floats = np.maximum((energy + pooled) / (self._sizes + 2), 1e-8)
+        return found
+
+    def _scores(self, theta: Floats) -> Floats:
+        parts = np.split(theta[:-1], self._ends[:-1])
+        tables = [f.by_level(part) for f, part in zip(self._features, parts, strict=True)]
+        return self._sums.scores(tables) + theta[-1]
+
+    def _summed(self, values: Floats) -> Floats:
+        weighed = self._weights * values
+        pairs = zip(self._features, self._sums.sums(weighed), strict=True)
+        return np.concatenate([*(f.sums(total) for f, total in pairs), [float(weighed.sum())]])
+
+    def _gram(self, weights: Floats) -> Floats:
+        """Σ weight · feature · featureᵀ, constant last, by counts of pairs of levels."""
+        features, ends = self._features, self._ends
+        starts = ends - self._sizes
+        gram = np.zeros((len(self._known), len(self._known)))
+        groups = self._sums.groups([f.groups for f in features])
+        pairs = zip(groups, features, strict=True)
+        totals = [np.bincount(each, weights, minlength=len(f.share)) for each, f in pairs]
+        for i, first in enumerate(features):
+            mine = slice(starts[i], ends[i])
+            gram[mine, mine] = (first.vectors.T * totals[i]) @ first.vectors
+            gram[-1, mine] = gram[mine, -1] = totals[i] @ first.vectors
+            for j in range(i):
+                second, theirs = features[j], slice(starts[j], ends[j])
+                shape = (len(first.share), len(second.share))
+                counts = contingency(groups[i], groups[j], shape, weights)
+                gram[mine, theirs] = first.vectors.T @ counts @ second.vectors
+                gram[theirs, mine] = gram[mine, theirs].T
+        gram[-1, -1] = weights.sum()
+        return gram
