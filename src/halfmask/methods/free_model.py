@@ -1,0 +1,570 @@
+"""A free model: boosted trees that predict a public label from public columns.
+
+Precondition: label and columns public. Nothing here is private, adds noise or charges a ledger; a
+caller that hands over a private column, or a private label, has no guarantee of any kind.
+
+Columns come as small whole numbers (codes). Each tree has up to `_LEAVES` leaves and is grown by
+its best split first, on histograms of gradient and curvature (Newton) for each level. A tree is
+kept as the list of its splits in the order they were made: split k sends part of one leaf to the
+new leaf k + 1. So a model is a few plain arrays, and scoring needs no walk from node to node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from halfmask.errors import InputError
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.integer]
+Task = Literal["classification", "regression"]
+
+_LEAVES = 8
+_RATE = 0.08
+_TREES = 150
+# The number of trees is settled once this many more did not lower the held-out loss.
+_PATIENCE = 20
+_L2 = 5.0
+_ROWS_PER_LEAF = 40
+# Beyond this many rows: two folds and half the trees, each with twice the rate. The loss of so
+# many rows is measured well enough by two folds, and the time stays near that of fewer rows.
+_MANY_ROWS = 200_000
+# Of the mean target of a category: so many rows of the overall mean are added.
+_SMOOTHING = 10.0
+# Gains are in units of the loss of one row. A little below zero still counts, because neither half
+# of an exclusive or gains anything alone.
+_LEAST_GAIN = -1e-3
+# Splits whose gains differ by rounding only are the same split: the first one is taken.
+_SAME_GAIN = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FreeModel:
+    """Boosted trees on codes + start value. Precondition: label and columns public.
+
+    Scores are log odds of class 1 (two classes), or the number itself (regression).
+
+    `order[starts[j] + code]` is the place of a level of column j among its levels; a split sends
+    places above its threshold to the new leaf, and the missing level of an ordered column where
+    `missing` says. Splits and values are trees x (splits or leaves); unused splits have leaf -1.
+    """
+
+    start: float
+    levels: NDArray[np.int64]
+    ordered: NDArray[np.bool_]
+    order: NDArray[np.int64]
+    leaf: NDArray[np.int64]
+    column: NDArray[np.int64]
+    threshold: NDArray[np.int64]
+    missing: NDArray[np.bool_]
+    values: Floats
+
+    def scores(self, codes: Codes) -> Floats:
+        """One score per row; a code beyond the levels goes where the last level goes."""
+        columns = _as_columns(codes, self.levels)
+        scores = np.full(columns.rows, self.start)
+        for tree in range(len(self.leaf)):
+            scores += self._tree_scores(tree, columns)
+        return scores
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Plain arrays, to be stored without pickle."""
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        return {"start": np.array(self.start), **arrays}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> FreeModel:
+        """The model that `to_arrays` took apart."""
+        kept = {name: np.array(arrays[name], dtype=kind) for name, kind in _ARRAYS.items()}
+        model = cls(start=float(arrays["start"]), **kept)
+        model._check()
+        return model
+
+    def _check(self) -> None:
+        """Refuse arrays that do not belong together, which would score without an error."""
+        trees = len(self.leaf)
+        fits = (
+            self.levels.ndim == 1
+            and bool(np.all(self.levels >= 1))
+            and self.ordered.shape == self.levels.shape
+            and self.order.shape == (int(self.levels.sum()),)
+            and self.leaf.shape == (trees, _LEAVES - 1)
+            and all(a.shape == self.leaf.shape for a in (self.column, self.threshold, self.missing))
+            and self.values.shape == (trees, _LEAVES)
+            and bool(np.all((self.leaf >= -1) & (self.leaf <= np.arange(_LEAVES - 1))))
+            and bool(np.all((self.column >= 0) & (self.column < max(len(self.levels), 1))))
+            and (len(self.levels) > 0 or bool(np.all(self.leaf < 0)))
+            and bool(np.isfinite(self.start) and np.all(np.isfinite(self.values)))
+        )
+        if not fits:
+            raise InputError("The arrays of a free model do not fit together: store it again.")
+
+    def _tree_scores(self, tree: int, columns: _Columns) -> Floats:
+        leaves = np.zeros(columns.rows, dtype=np.uint8)
+        for k in range(_LEAVES - 1):
+            if self.leaf[tree, k] < 0:
+                break
+            j = int(self.column[tree, k])
+            right = _goes_right(
+                self.order[columns.starts[j] : columns.starts[j + 1]],
+                int(self.threshold[tree, k]),
+                bool(self.missing[tree, k]) if self.ordered[j] else None,
+            )
+            moved = right[columns.codes[j]]
+            moved &= leaves == self.leaf[tree, k]
+            leaves[moved] = k + 1
+        scores: Floats = self.values[tree][leaves]
+        return scores
+
+
+_ARRAYS: dict[str, type] = {
+    "levels": np.int64,
+    "ordered": np.bool_,
+    "order": np.int64,
+    "leaf": np.int64,
+    "column": np.int64,
+    "threshold": np.int64,
+    "missing": np.bool_,
+    "values": np.float64,
+}
+
+
+def fit_free(
+    codes: Codes,
+    target: NDArray[Any],
+    *,
+    levels: Sequence[int],
+    ordered: Sequence[bool],
+    task: Task,
+    weights: Floats | None = None,
+    trees: int | None = None,
+) -> FreeModel:
+    """The model of all rows. Precondition: label and columns public.
+
+    `target` is 0 or 1 for two classes, else numbers. Column j has codes in [0, levels[j]); if
+    `ordered[j]`, they are an ordered number whose last level is "missing or other", else a
+    category. A weight w counts as w equal rows. Without `trees` their number is chosen as in
+    `cross_fitted`, which rows of one group should use instead.
+    """
+    data = _read(codes, target, levels, ordered, task, weights)
+    if trees is None:
+        trees = _choose(data, _fold_of_rows(data.columns.rows, 5, None, 0))[0]
+    return _fit(data, _whole_number("trees", trees))
+
+
+def cross_fitted(
+    codes: Codes,
+    target: NDArray[Any],
+    *,
+    levels: Sequence[int],
+    ordered: Sequence[bool],
+    task: Task,
+    folds: int = 5,
+    groups: NDArray[Any] | None = None,
+    seed: int = 0,
+    weights: Floats | None = None,
+    trees: int | None = None,
+) -> tuple[Floats, FreeModel]:
+    """Scores of each row by a model that did not see it, and the model fitted on all rows.
+
+    Precondition: label and columns public. Folds are a shuffle of rows, or of `groups` (rows of
+    one group share a fold), that depends on `seed` and the number of rows or groups only. One
+    number of trees serves all models: the one with the least loss on held-out rows, unless `trees`
+    gives it. Above 200,000 rows there are two folds, and at most 75 trees of twice the rate.
+    """
+    data = _read(codes, target, levels, ordered, task, weights)
+    fold = _fold_of_rows(data.columns.rows, _whole_number("folds", folds, least=2), groups, seed)
+    number, fits = _choose(data, fold, None if trees is None else _whole_number("trees", trees))
+    scores = np.zeros(data.columns.rows)
+    for fit in fits:
+        scores[fit.held_out] = fit.model(number).scores(data.columns.codes[:, fit.held_out].T)
+    return scores, _fit(data, number)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Columns:
+    """Codes as columns x rows in the smallest type; levels of column j start at `starts[j]`."""
+
+    codes: Codes
+    starts: list[int]
+
+    @property
+    def rows(self) -> int:
+        return int(self.codes.shape[1])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Data:
+    columns: _Columns
+    levels: NDArray[np.int64]
+    ordered: NDArray[np.bool_]
+    target: Floats
+    weights: Floats
+    logistic: bool
+
+    @property
+    def many(self) -> bool:
+        return self.columns.rows > _MANY_ROWS
+
+
+def _as_columns(codes: Codes, levels: NDArray[np.int64]) -> _Columns:
+    codes = np.asarray(codes)
+    if codes.ndim != 2 or codes.shape[1] != len(levels):
+        raise InputError(f"Expected codes of rows x {len(levels)} columns, got {codes.shape}.")
+    if codes.shape[1] and not np.issubdtype(codes.dtype, np.integer):
+        raise InputError(f"Expected codes that are whole numbers, got {codes.dtype}.")
+    if codes.size and codes.min() < 0:
+        row, column = np.argwhere(codes < 0)[0]
+        raise InputError(f"Expected codes from 0: row {row} of column {column} has a lower one.")
+    small = np.min_scalar_type(max(int(levels.max(initial=1)) - 1, 0))
+    kept = np.minimum(codes, levels - 1).astype(small, copy=False)
+    starts = [0, *np.cumsum(levels).tolist()]
+    return _Columns(codes=np.ascontiguousarray(kept.T), starts=starts)
+
+
+def _read(
+    codes: Codes,
+    target: NDArray[Any],
+    levels: Sequence[int],
+    ordered: Sequence[bool],
+    task: Task,
+    weights: Floats | None,
+) -> _Data:
+    sizes, kinds = np.array(levels, dtype=np.int64), np.array(ordered, dtype=np.bool_)
+    if sizes.shape != kinds.shape or np.any(sizes < 1):
+        raise InputError("Expected one number of levels, 1 or more, and one `ordered` per column.")
+    if task not in ("classification", "regression"):
+        raise InputError(f"Expected task 'classification' or 'regression', got {task!r}.")
+    columns = _as_columns(codes, sizes)
+    numbers = np.asarray(target, dtype=np.float64)
+    each = np.ones(columns.rows) if weights is None else np.asarray(weights, dtype=np.float64)
+    if numbers.shape != (columns.rows,) or each.shape != (columns.rows,):
+        raise InputError(f"Expected one target and one weight for each of {columns.rows} rows.")
+    if not np.all(np.isfinite(numbers)):
+        raise InputError(f"The target of row {np.argmin(np.isfinite(numbers))} is not a number.")
+    if not np.all(np.isfinite(each) & (each >= 0)):
+        raise InputError("Expected weights that are finite and not negative.")
+    logistic = task == "classification"
+    if logistic and not np.all((numbers == 0) | (numbers == 1)):
+        raise InputError("Expected targets 0 and 1 for two classes.")
+    return _Data(
+        columns=columns, levels=sizes, ordered=kinds, target=numbers, weights=each,
+        logistic=logistic,
+    )  # fmt: skip
+
+
+def _whole_number(name: str, value: int, least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InputError(f"Expected {name} to be a whole number from {least}, got {value!r}.")
+    return int(value)
+
+
+def _fold_of_rows(
+    rows: int, folds: int, groups: NDArray[Any] | None, seed: int
+) -> NDArray[np.int64]:
+    """The fold of each row; it reads no target and no code."""
+    members = np.arange(rows)
+    if groups is not None:
+        members = np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1)
+        if len(members) != rows:
+            raise InputError(f"Expected one group for each of {rows} rows, got {len(members)}.")
+    if rows > _MANY_ROWS:
+        folds = 2
+    shuffled = np.random.default_rng(seed).permutation(int(members.max(initial=-1)) + 1)
+    fold: NDArray[np.int64] = shuffled[members] % folds
+    return fold
+
+
+def _choose(
+    data: _Data, fold: NDArray[np.int64], trees: int | None = None
+) -> tuple[int, list[_Fit]]:
+    """The number of trees, and one fit per fold that has as many (or can grow no more)."""
+    fits = [
+        _Fit(data, np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in np.unique(fold)
+    ]
+    most = (_TREES // 2 if data.many else _TREES) if trees is None else trees
+    best, least = 0, sum(fit.held_out_loss() for fit in fits)
+    for number in range(1, most + 1):
+        # All grow, also after the first that cannot: `any` on a list, not on a generator.
+        if not any([fit.grow() for fit in fits]):
+            break
+        loss = sum(fit.held_out_loss() for fit in fits)
+        if loss < least:
+            best, least = number, loss
+        elif trees is None and number >= best + _PATIENCE:
+            break
+    return best if trees is None else trees, fits
+
+
+def _fit(data: _Data, trees: int) -> FreeModel:
+    fit = _Fit(data, np.arange(data.columns.rows), np.arange(0))
+    for _ in range(trees):
+        if not fit.grow():
+            break
+    return fit.model(trees)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Split:
+    gain: float
+    column: int
+    threshold: int
+    missing: bool
+
+
+@dataclass(eq=False)
+class _Leaf:
+    """Its rows, its sums for each level (gradient and curvature), and its best split."""
+
+    rows: NDArray[np.intp]
+    histogram: Floats
+    split: _Split | None = None
+
+
+class _Fit:
+    """Trees grown on some rows, with the scores of these and of held-out rows kept up to date.
+
+    Numbers are fitted in units of their own spread, so that no constant above depends on theirs.
+    """
+
+    def __init__(
+        self, data: _Data, rows: NDArray[np.intp], held_out: NDArray[np.intp]
+    ) -> None:
+        self.data, self.held_out = data, held_out
+        rows = rows[data.weights[rows] > 0]
+        self.columns = _Columns(
+            codes=np.ascontiguousarray(data.columns.codes[:, rows]), starts=data.columns.starts
+        )
+        self.aside = _Columns(
+            codes=np.ascontiguousarray(data.columns.codes[:, held_out]), starts=data.columns.starts
+        )
+        self.weights, target = data.weights[rows], data.target[rows]
+        total = float(self.weights.sum())
+        mean = float(self.weights @ target) / total if total > 0 else 0.0
+        self.shift, self.scale = 0.0, 1.0
+        if data.logistic:
+            rate = (mean * total + 0.5) / (total + 1)
+            self.start = float(np.log(rate / (1 - rate)))
+            row_curvature = rate * (1 - rate)
+        else:
+            spread = float(np.sqrt(self.weights @ (target - mean) ** 2 / max(total, 1e-300)))
+            self.shift, self.scale = mean, spread if spread > 0 else 1.0
+            self.start, row_curvature = 0.0, 1.0
+        self.target = (target - self.shift) / self.scale
+        # In curvature, of which a row at the start value has `row_curvature`.
+        self.least_in_leaf = row_curvature * min(_ROWS_PER_LEAF, max(2.0, total / 50))
+        self.rate = _RATE * (2 if data.many else 1)
+        self.scores = np.full(len(rows), self.start)
+        self.scores_aside = np.full(len(held_out), self.start)
+        self.order = self._order_of_levels((mean - self.shift) / self.scale)
+        self._place_levels()
+        self.leaf: list[list[int]] = []
+        self.splits: list[list[_Split]] = []
+        self.values: list[Floats] = []
+        self.done = not len(rows) or bool(np.all(target == target[0]))
+
+    def _order_of_levels(self, mean: float) -> NDArray[np.int64]:
+        """The place of each level: its own for numbers, that of its mean target for categories."""
+        places = []
+        for j, (levels, ordered) in enumerate(
+            zip(self.data.levels.tolist(), self.data.ordered.tolist(), strict=True)
+        ):
+            place = np.arange(levels)
+            if not ordered:
+                codes = self.columns.codes[j]
+                count = np.bincount(codes, self.weights, minlength=levels)
+                sums = np.bincount(codes, self.weights * (self.target - mean), minlength=levels)
+                by_mean = np.argsort(np.round(sums / (count + _SMOOTHING), 10), kind="stable")
+                place[by_mean] = np.arange(levels)
+            places.append(place)
+        return np.concatenate([np.zeros(0, dtype=np.int64), *places])
+
+    def _place_levels(self) -> None:
+        """What a search over splits needs: levels of all columns side by side, each in order."""
+        starts = np.array(self.columns.starts)
+        widths = self.data.levels
+        column = np.repeat(np.arange(len(widths)), widths)
+        self.column_of = column
+        self.level_at = np.empty(len(column), dtype=np.intp)
+        self.level_at[starts[column] + self.order] = np.arange(len(column))
+        self.first_of = starts[column]
+        self.missing_of = starts[column + 1] - 1
+        self.may_miss = self.data.ordered[column].astype(np.float64)
+
+    def grow(self) -> bool:
+        """Add one tree; False if no split is worth making, now and later."""
+        if self.done:
+            return False
+        if self.data.logistic:
+            chance = expit(self.scores)
+            gradient = self.weights * (chance - self.target)
+            curvature = self.weights * chance * (1 - chance)
+        else:
+            gradient = self.weights * (self.scores - self.target)
+            curvature = self.weights
+        root = _Leaf(
+            rows=np.arange(len(self.scores)), histogram=self._histogram(gradient, curvature, None)
+        )
+        (root.split,) = self._best_splits([root])
+        leaves, parents, splits = [root], [], []
+        while len(leaves) < _LEAVES:
+            gains = [-np.inf if leaf.split is None else leaf.split.gain for leaf in leaves]
+            chosen = int(np.argmax(gains))
+            leaf, split = leaves[chosen], leaves[chosen].split
+            if split is None:
+                break
+            parents.append(chosen)
+            splits.append(split)
+            moved = self._right(split)[self.columns.codes[split.column].take(leaf.rows)]
+            stay, go = leaf.rows[~moved], leaf.rows[moved]
+            # Only the smaller part is counted: the other is what remains.
+            counted = self._histogram(gradient, curvature, stay if len(stay) < len(go) else go)
+            rest = leaf.histogram - counted
+            pair = (counted, rest) if len(stay) < len(go) else (rest, counted)
+            new = [_Leaf(rows=stay, histogram=pair[0]), _Leaf(rows=go, histogram=pair[1])]
+            if len(leaves) + 1 < _LEAVES:
+                for part, best in zip(new, self._best_splits(new), strict=True):
+                    part.split = best
+            leaves[chosen] = new[0]
+            leaves.append(new[1])
+        if not splits:
+            self.done = True
+            return False
+        values = np.zeros(_LEAVES)
+        for k, leaf in enumerate(leaves):
+            sums = float(gradient[leaf.rows].sum()), float(curvature[leaf.rows].sum())
+            values[k] = -self.rate * sums[0] / (sums[1] + _L2)
+            self.scores[leaf.rows] += values[k]
+        self.leaf.append(parents)
+        self.splits.append(splits)
+        self.values.append(values)
+        if len(self.held_out):
+            self.scores_aside += values[self._leaves_aside(parents, splits)]
+        return True
+
+    def _histogram(
+        self, gradient: Floats, curvature: Floats, rows: NDArray[np.intp] | None
+    ) -> Floats:
+        """Sums of gradient and curvature for each level of each column."""
+        starts = self.columns.starts
+        sums = np.empty((2, starts[-1]))
+        if rows is not None:
+            gradient, curvature = gradient[rows], curvature[rows]
+        for j, codes in enumerate(self.columns.codes):
+            own = (codes if rows is None else codes.take(rows)).astype(np.intp)
+            place = slice(starts[j], starts[j + 1])
+            width = starts[j + 1] - starts[j]
+            sums[0, place] = np.bincount(own, gradient, minlength=width)
+            sums[1, place] = np.bincount(own, curvature, minlength=width)
+        return sums
+
+    def _best_splits(self, leaves: list[_Leaf]) -> list[_Split | None]:
+        """The split of most gain for each leaf, over all columns at once."""
+        if not len(self.column_of):
+            return [None for _ in leaves]
+        # leaves x (gradient, curvature) x levels in order
+        sums = np.stack([leaf.histogram for leaf in leaves])[:, :, self.level_at]
+        width = self.columns.starts[1]
+        whole = sums[:, :, :width].sum(axis=2, keepdims=True)
+        running = np.cumsum(sums, axis=2)
+        before = (running - sums)[:, :, self.first_of]
+        missing = sums[:, :, self.missing_of] * self.may_miss
+        left = running - before
+        # The last place of an ordered column is the missing level: it is no threshold.
+        sides = np.stack([left, left + missing])
+        gradient, curvature = sides[:, :, 0], sides[:, :, 1]
+        all_gradient, all_curvature = whole[:, 0], whole[:, 1]
+        rest = all_curvature - curvature
+        gain = (
+            gradient**2 / (np.maximum(curvature, 0) + _L2)
+            + (all_gradient - gradient) ** 2 / (np.maximum(rest, 0) + _L2)
+            - all_gradient**2 / (all_curvature + _L2)
+        ) / 2
+        allowed = (curvature >= self.least_in_leaf) & (rest >= self.least_in_leaf)
+        gain[~allowed] = -np.inf
+        # Missing to the left: not for categories, nor at the last place, where all would be left.
+        gain[1][:, (self.may_miss == 0) | (np.arange(len(self.first_of)) == self.missing_of)] = (
+            -np.inf
+        )
+        return [self._pick(gain[:, k], curvature[0, k], missing[k, 1], float(all_curvature[k, 0]))
+                for k in range(len(leaves))]  # fmt: skip
+
+    def _pick(
+        self, gain: Floats, curvature: Floats, missing: Floats, whole: float
+    ) -> _Split | None:
+        best = float(gain.max())
+        if best < _LEAST_GAIN:
+            return None
+        flat = int(np.argmax(gain.ravel() >= best - _SAME_GAIN * max(1.0, abs(best))))
+        side, place = divmod(flat, gain.shape[1])
+        missing_right = side == 0
+        if missing[place] <= _SAME_GAIN * whole:
+            # No row of this leaf tells where the missing level belongs: with the larger part.
+            missing_right = bool(curvature[place] < whole / 2)
+        return _Split(
+            gain=best,
+            column=int(self.column_of[place]),
+            threshold=int(place - self.first_of[place]),
+            missing=missing_right,
+        )
+
+    def _right(self, split: _Split) -> NDArray[np.bool_]:
+        j = split.column
+        places = self.order[self.columns.starts[j] : self.columns.starts[j + 1]]
+        ordered = bool(self.data.ordered[j])
+        return _goes_right(places, split.threshold, split.missing if ordered else None)
+
+    def _leaves_aside(self, parents: list[int], splits: list[_Split]) -> NDArray[np.uint8]:
+        leaves = np.zeros(self.aside.rows, dtype=np.uint8)
+        for k, (parent, split) in enumerate(zip(parents, splits, strict=True)):
+            moved = self._right(split)[self.aside.codes[split.column]]
+            leaves[moved & (leaves == parent)] = k + 1
+        return leaves
+
+    def held_out_loss(self) -> float:
+        """Log loss or half the squared error, summed over the held-out rows."""
+        weights, target = self.data.weights[self.held_out], self.data.target[self.held_out]
+        if self.data.logistic:
+            loss = np.logaddexp(0, self.scores_aside) - target * self.scores_aside
+        else:
+            loss = (self.shift + self.scale * self.scores_aside - target) ** 2 / 2
+        return float(weights @ loss)
+
+    def model(self, trees: int) -> FreeModel:
+        """The first `trees` trees as a model."""
+        kept = len(self.splits[:trees])
+        shape = (kept, _LEAVES - 1)
+        leaf, column = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        threshold, missing = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.bool_)
+        for t in range(kept):
+            for k, split in enumerate(self.splits[t]):
+                leaf[t, k], column[t, k] = self.leaf[t][k], split.column
+                threshold[t, k], missing[t, k] = split.threshold, split.missing
+        values = np.array(self.values[:kept]).reshape(kept, _LEAVES)
+        return FreeModel(
+            start=self.shift + self.scale * self.start,
+            levels=self.data.levels,
+            ordered=self.data.ordered,
+            order=self.order,
+            leaf=leaf,
+            column=column,
+            threshold=threshold,
+            missing=missing,
+            values=self.scale * values,
+        )
+
+
+def _goes_right(
+    places: NDArray[np.int64], threshold: int, missing: bool | None
+) -> NDArray[np.bool_]:
+    """For each level: is it sent to the new leaf? `missing` is None for categories."""
+    right: NDArray[np.bool_] = places > threshold
+    if missing is not None:
+        right[-1] = missing
+    return right
