@@ -29,7 +29,11 @@ from halfmask.table import Encoder, Table, Task
 Floats = NDArray[np.float64]
 
 FORMAT = "halfmask-model-1"
-_KINDS = {"linear": "halfmask.model:LinearModel", "mlp": "halfmask.neural.model:NeuralModel"}
+_KINDS = {
+    "linear": "halfmask.model:LinearModel",
+    "additive": "halfmask.additive_model:AdditiveModel",
+    "mlp": "halfmask.neural.model:NeuralModel",
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -26,7 +26,7 @@ from halfmask.table import Encoder, Table
 if TYPE_CHECKING:
     from halfmask.neural.distributed import Ranks
 
-METHODS = ("auto", *LINEAR_METHODS, "mlp")
+METHODS = ("auto", "additive", *LINEAR_METHODS, "mlp")
 RUN = ".run"
 SPREAD_METHODS = ("one-shot", "gd", "mlp")
 """Methods whose rows may be spread over several machines."""
@@ -134,6 +134,16 @@ def train(
             checkpoint=checkpoint,
             state=lambda: state(table, releaser, delta=delta),
             **common,
+        )
+    if choice.method == "additive":
+        from halfmask.additive_model import AdditiveModel
+        from halfmask.methods.additive import fit_additive
+
+        if options:
+            raise InputError(f"Method 'additive' has no option {next(iter(options))!r}.")
+        added = fit_additive(table, releaser, epsilon=epsilon, delta=delta)
+        return AdditiveModel(
+            privacy=state(table, releaser, delta=delta), details=added.details, fit=added, **common
         )
     fitter = linear_method(choice.method)
     _check_options(choice.method, fitter, options or {})

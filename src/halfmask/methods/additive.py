@@ -21,9 +21,12 @@ from scipy.special import expit, logit
 
 from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
-from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
+from halfmask.mechanisms.release import Releaser
+from halfmask.methods.additive_descent import Descent, PrivatePart, Stage
 from halfmask.methods.code_sums import CodeSums
+from halfmask.methods.covered import covered_classes, covered_numbers
 from halfmask.methods.free_model import FreeModel, cross_fitted
+from halfmask.methods.public_sums import fit_public_sums
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
 from halfmask.table import CodedColumn, Table
 from halfmask.units import unit_weights
@@ -130,38 +133,6 @@ def _stacked(columns: Sequence[CodedColumn], places: Sequence[int]) -> NDArray[n
     return np.column_stack([columns[place].codes for place in places])
 
 
-class _Stage:
-    """Releases whose μ is fixed; how far a statistic can move may follow from earlier releases.
-
-    Statistics are released in units of their own move, so that the noise has one known size.
-    """
-
-    def __init__(
-        self, releaser: Releaser, mu: float, share: float, count: int, most: float, what: str
-    ) -> None:
-        self._replace = releaser.relation == "replace"
-        # A replaced row is one withheld and one added; no statistic here moves further when a
-        # row is withheld than when it is replaced.
-        unit = Sensitivity(replace=1.0 if self._replace else 2.0, withhold=1.0)
-        self._std = math.sqrt(count) / (mu * math.sqrt(share))
-        self._most = most
-        self._series: GaussianSeries = releaser.gaussian_series(
-            sensitivity=unit, noise_std=self._std, count=count, what=what
-        )
-
-    def noise(self, moves: tuple[float, float]) -> float:
-        """The noise's standard deviation for a row's `moves` under (replace, withhold)."""
-        return self._std * self._unit(moves)
-
-    def release(self, value: Floats, moves: tuple[float, float]) -> Floats:
-        """The statistic with noise."""
-        unit = self._unit(moves)
-        return self._series.release(np.asarray(value) / unit) * unit
-
-    def _unit(self, moves: tuple[float, float]) -> float:
-        return self._most * (moves[0] if self._replace else moves[1])
-
-
 def fit_additive(table: Table, releaser: Releaser, *, epsilon: float, delta: float) -> AdditiveFit:
     """Fit under (epsilon, delta). Guarantee: docs/proofs/additive.md."""
     if not table.coded:
@@ -174,29 +145,6 @@ def fit_additive(table: Table, releaser: Releaser, *, epsilon: float, delta: flo
         raise InputError("Method 'additive' needs all rows on one machine.")
     budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
     return _Fit(table, releaser, budget.mu).run()
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _PrivatePart:
-    """What the descent found: features and coefficients of its columns, and an intercept."""
-
-    features: list[LevelFeatures]
-    theta: list[Floats]
-    intercept: float
-
-    @property
-    def spread(self) -> float:
-        """The standard deviation of its score over rows, by released counts."""
-        pairs = zip(self.features, self.theta, strict=True)
-        return math.sqrt(sum(float(t @ f.covariance @ t) for f, t in pairs))
-
-    @property
-    def mean(self) -> float:
-        pairs = zip(self.features, self.theta, strict=True)
-        return sum(float(f.mean @ t) for f, t in pairs)
-
-    def by_level(self) -> list[Floats]:
-        return [f.by_level(t) for f, t in zip(self.features, self.theta, strict=True)]
 
 
 class _Fit:
@@ -252,10 +200,10 @@ class _Fit:
     def _open(self, releaser: Releaser) -> None:
         """All releases, opened before the first one: they are charged together."""
 
-        def stage(share: float, what: str, count: int = 1) -> _Stage | None:
+        def stage(share: float, what: str, count: int = 1) -> Stage | None:
             if share <= 0:
                 return None
-            return _Stage(releaser, self._mu, share, count, self._most, what)
+            return Stage(releaser, self._mu, share, count, self._most, what)
 
         plan, columns = self.plan, len(self._private)
         label = "the mean of the label" if self._number else "the number of rows of each class"
@@ -284,7 +232,6 @@ class _Fit:
             self.details["base_rate_only"] = True
             return self._fit(base, intercept=base)
         unit = self._label_spread(base)
-        columns = len(self._columns)
         offset = np.full(len(self._target), base)
         offset_weights: list[Floats] | None = None
         offset_start = base
@@ -314,17 +261,15 @@ class _Fit:
             spread = math.hypot(spread, unit * part.spread)
         slope = self._compared(np.full(len(offset), base), scores - base, unit, spread, at=1.0)
         self._cover(base + slope * (scores - base), base, unit, slope * spread)
-        assert len(weights) == columns
         return self._fit(
             base,
-            intercept=base - slope * base + slope * added,
+            intercept=base + slope * (added - (base if offset_weights is not None else 0.0)),
             weights=[slope * weight for weight in weights],
             offset_weights=offset_weights,
             offset_start=offset_start,
             offset_scale=slope if offset_weights is not None else 0.0,
             bend_edges=bend_edges,
             bend=slope * bend,
-            **({} if offset_weights is not None else {"shift": slope * base}),
         )
 
     def _beside_free_model(self) -> AdditiveFit:
@@ -376,7 +321,6 @@ class _Fit:
         *,
         intercept: float,
         weights: Sequence[Floats] | None = None,
-        shift: float = 0.0,
         offset_weights: Sequence[Floats] | None = None,
         offset_start: float = 0.0,
         offset_scale: float = 0.0,
@@ -391,7 +335,7 @@ class _Fit:
         self.details["base"] = float(expit(base)) if not self._number else self._own(base)
         return AdditiveFit(
             weights=tuple(half * weight for weight in (weights or zero)),
-            intercept=half * (intercept + shift) + self._middle,
+            intercept=half * intercept + self._middle,
             offset_weights=None if offset_weights is None else tuple(offset_weights),
             offset_start=offset_start,
             offset_scale=half * offset_scale,
@@ -442,7 +386,7 @@ class _Fit:
         codes = np.clip(((self._target + 1) / 2 * parts).astype(np.intp), 0, parts - 1)
         counts = np.bincount(codes, self._weights * self._labelled, minlength=parts)
         moves = (math.sqrt(2), 1.0)
-        noisy = self._spread_stage.release(counts, moves)
+        noisy = self._spread_stage.release(counts.astype(np.float64), moves)
         noisy = np.where(noisy < 2 * self._spread_stage.noise(moves), 0.0, noisy)
         if noisy.sum() <= 0:
             return 0.5
@@ -454,8 +398,6 @@ class _Fit:
 
     def _from_public(self, base: float, unit: float) -> tuple[list[Floats], float]:
         """Weights of public levels and a start, from one release of sums by label."""
-        from halfmask.methods.public_sums import fit_public_sums
-
         assert self._public_stage is not None
         target = self._target
         if self._number:
@@ -512,11 +454,10 @@ class _Fit:
 
     def _descend(
         self, stage: Sequence[CodedColumn], offset: Floats, unit: float, base: float
-    ) -> _PrivatePart:
+    ) -> PrivatePart:
         """The private part of the score, in units of `unit`."""
-        from halfmask.methods.additive_descent import Descent
-
-        assert self._worth_stage is not None and self._descent_stage is not None
+        assert self._worth_stage is not None
+        assert self._descent_stage is not None
         features = self._counts(stage)
         with_offset = not self._label_private or bool(self._public)
         scaled = (self._target - offset) / unit if self._number else self._target
@@ -576,8 +517,6 @@ class _Fit:
 
     def _cover(self, scores: Floats, base: float, unit: float, spread: float) -> None:
         """Scores of the final model on its own rows that the guarantee covers, with noise bars."""
-        from halfmask.methods.covered import covered_classes, covered_numbers
-
         assert self._covered_stage is not None
         weights = self._weights * self._labelled
         if self._number:

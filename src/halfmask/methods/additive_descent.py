@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
 from halfmask.methods.code_sums import CodeSums
 from halfmask.methods.level_priors import allocated, evidence
 from halfmask.methods.smooth_codes import LevelFeatures
-
-if TYPE_CHECKING:
-    from halfmask.methods.additive import _PrivatePart, _Stage
 
 Floats = NDArray[np.float64]
 Moves = tuple[float, float]
@@ -57,6 +55,61 @@ def public_label_moves(most: float, radius: float, diameter: float) -> Moves:
     return most * max(radius, diameter), most * radius
 
 
+class Stage:
+    """Releases whose μ is fixed; how far a statistic can move may follow from earlier releases.
+
+    Statistics are released in units of their own move, so that the noise has one known size.
+    """
+
+    def __init__(
+        self, releaser: Releaser, mu: float, share: float, count: int, most: float, what: str
+    ) -> None:
+        self._replace = releaser.relation == "replace"
+        # A replaced row is one withheld and one added; no statistic here moves further when a
+        # row is withheld than when it is replaced.
+        unit = Sensitivity(replace=1.0 if self._replace else 2.0, withhold=1.0)
+        self._std = math.sqrt(count) / (mu * math.sqrt(share))
+        self._most = most
+        self._series: GaussianSeries = releaser.gaussian_series(
+            sensitivity=unit, noise_std=self._std, count=count, what=what
+        )
+
+    def noise(self, moves: tuple[float, float]) -> float:
+        """The noise's standard deviation for a row's `moves` under (replace, withhold)."""
+        return self._std * self._unit(moves)
+
+    def release(self, value: Floats, moves: tuple[float, float]) -> Floats:
+        """The statistic with noise."""
+        unit = self._unit(moves)
+        return self._series.release(np.asarray(value) / unit) * unit
+
+    def _unit(self, moves: tuple[float, float]) -> float:
+        return self._most * (moves[0] if self._replace else moves[1])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PrivatePart:
+    """What the descent found: features and coefficients of its columns, and an intercept."""
+
+    features: list[LevelFeatures]
+    theta: list[Floats]
+    intercept: float
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of its score over rows, by released counts."""
+        pairs = zip(self.features, self.theta, strict=True)
+        return math.sqrt(sum(float(t @ f.covariance @ t) for f, t in pairs))
+
+    @property
+    def mean(self) -> float:
+        pairs = zip(self.features, self.theta, strict=True)
+        return sum(float(f.mean @ t) for f, t in pairs)
+
+    def by_level(self) -> list[Floats]:
+        return [f.by_level(t) for f, t in zip(self.features, self.theta, strict=True)]
+
+
 class Descent:
     """Worth of columns, then `steps` noisy gradients, averaged."""
 
@@ -75,8 +128,8 @@ class Descent:
         number: bool,
         label_private: bool,
         steps: int,
-        worth: _Stage,
-        gradients: _Stage,
+        worth: Stage,
+        gradients: Stage,
     ) -> None:
         self._sums, self._features = sums, list(features)
         self._hidden = np.array(hidden, dtype=bool)
@@ -89,13 +142,11 @@ class Descent:
             known = expit(start) if offset is None else np.mean(expit(offset))
             self._rate = float(known)
 
-    def run(self) -> _PrivatePart:
+    def run(self) -> PrivatePart:
         """Guarantee: docs/proofs/additive.md."""
-        from halfmask.methods.additive import _PrivatePart
-
         scales, factors = self._weigh_columns()
         theta, intercept = self._descend(scales, factors)
-        return _PrivatePart(features=self._features, theta=theta, intercept=intercept)
+        return PrivatePart(features=self._features, theta=theta, intercept=intercept)
 
     # --- sensitivities
 
@@ -118,14 +169,17 @@ class Descent:
         offset, target, weights = self._offset, self._target, self._weights
 
         def slopes(scores: Floats, rows: slice) -> Floats:
+            slope: Floats
             scores = scores + start
             if offset is not None:
                 scores = scores + offset[rows]
             if self._number:
-                return weights[rows] * np.clip(scores - target[rows], -low, high)
+                slope = np.clip(scores - target[rows], -low, high)
+                return weights[rows] * slope
             chance = expit(scores)
             bounded = (chance - target[rows]) * _weight(chance, low, high)
-            return weights[rows] * np.clip(bounded, -low, high)
+            slope = np.clip(bounded, -low, high)
+            return weights[rows] * slope
 
         return slopes
 
@@ -144,7 +198,7 @@ class Descent:
         start: float,
         factors: Floats,
         bounds: tuple[float, float, Moves],
-        stage: _Stage,
+        stage: Stage,
     ) -> tuple[list[Floats], float]:
         """Noisy gradients by column (centred by the mean row) and by the intercept."""
         low, high, moves = bounds

@@ -7,14 +7,13 @@ other release. Guarantee: docs/proofs/additive.md.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-if TYPE_CHECKING:
-    from halfmask.methods.additive import _Stage
+from halfmask.methods.additive_descent import Stage
 
 Floats = NDArray[np.float64]
 
@@ -22,7 +21,7 @@ _PARTS = 24
 
 
 def covered_classes(
-    scores: Floats, target: Floats, weights: Floats, stage: _Stage, base: float, spread: float
+    scores: Floats, target: Floats, weights: Floats, stage: Stage, base: float, spread: float
 ) -> dict[str, Any]:
     """Log loss, AUC and calibration by bins of scores, from a noisy histogram of bin by label.
 
@@ -33,7 +32,7 @@ def covered_classes(
     codes = np.searchsorted(edges, scores) + _PARTS * (target > 0.5)
     counts = np.bincount(codes, weights, minlength=2 * _PARTS)
     moves = (math.sqrt(2), 1.0)
-    noisy = stage.release(counts, moves).reshape(2, _PARTS)
+    noisy = stage.release(counts.astype(np.float64), moves).reshape(2, _PARTS)
     noise = stage.noise(moves)
     total = max(float(noisy.sum()), 1.0)
     chance = expit(middles)
@@ -67,7 +66,7 @@ def covered_classes(
 def covered_numbers(
     errors: Floats,
     weights: Floats,
-    stage: _Stage,
+    stage: Stage,
     unit: float,
     half: float,
     *,

@@ -11,7 +11,7 @@ new leaf k + 1. So a model is a few plain arrays, and scoring needs no walk from
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -333,9 +333,7 @@ class _Fit:
     Numbers are fitted in units of their own spread, so that no constant above depends on theirs.
     """
 
-    def __init__(
-        self, data: _Data, rows: NDArray[np.intp], held_out: NDArray[np.intp]
-    ) -> None:
+    def __init__(self, data: _Data, rows: NDArray[np.intp], held_out: NDArray[np.intp]) -> None:
         self.data, self.held_out = data, held_out
         rows = rows[data.weights[rows] > 0]
         self.columns = _Columns(
@@ -489,9 +487,9 @@ class _Fit:
         allowed = (curvature >= self.least_in_leaf) & (rest >= self.least_in_leaf)
         gain[~allowed] = -np.inf
         # Missing to the left: not for categories, nor at the last place, where all would be left.
-        gain[1][:, (self.may_miss == 0) | (np.arange(len(self.first_of)) == self.missing_of)] = (
-            -np.inf
-        )
+        gain[1][
+            :, (self.may_miss == 0) | (np.arange(len(self.first_of)) == self.missing_of)
+        ] = -np.inf
         return [self._pick(gain[:, k], curvature[0, k], missing[k, 1], float(all_curvature[k, 0]))
                 for k in range(len(leaves))]  # fmt: skip
 

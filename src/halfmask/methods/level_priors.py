@@ -94,5 +94,5 @@ def allocated(
     found = minimize(
         loss, np.zeros(count), jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )
-    factors: Floats = np.exp(found.x)
-    return factors / factors.max()
+    logs: Floats = found.x
+    return np.asarray(np.exp(logs - logs.max()))

@@ -142,7 +142,7 @@ class _Solver:
     def _scores(self, theta: Floats) -> Floats:
         parts = np.split(theta[:-1], self._ends[:-1])
         tables = [f.by_level(part) for f, part in zip(self._features, parts, strict=True)]
-        return self._sums.scores(tables) + theta[-1]
+        return self._sums.scores(tables) + float(theta[-1])
 
     def _summed(self, values: Floats) -> Floats:
         weighed = self._weights * values
