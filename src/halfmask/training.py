@@ -8,6 +8,7 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +45,16 @@ def whole_seconds(started: float) -> int:
     return math.ceil(time.perf_counter() - started)
 
 
-def choose_method(method: str, table: Table, *, epsilon: float, delta: float) -> Choice:
-    """`method` as asked for, or what `auto` picks from public facts alone."""
+def choose_method(
+    method: str, table: Table, *, epsilon: float, delta: float, spread: bool = False
+) -> Choice:
+    """`method` as asked for, or what `auto` picks from public facts alone.
+
+    With `spread`, rows lie on several machines: only methods that can be spread are considered.
+    """
     if method == "auto":
-        return choose(Problem.of(table, epsilon=epsilon, delta=delta))
+        problem = Problem.of(table, epsilon=epsilon, delta=delta)
+        return choose(replace(problem, levels=problem.levels and not spread))
     if method not in METHODS:
         raise InputError(f"Unknown method {method!r}: expected one of {', '.join(METHODS)}.")
     return Choice(method=method, reason="asked for by name")
@@ -100,7 +107,7 @@ def train(
     if not table.label_private:
         # Which public labels are missing is public too.
         table = table.labelled()
-    choice = choose_method(method, table, epsilon=epsilon, delta=delta)
+    choice = choose_method(method, table, epsilon=epsilon, delta=delta, spread=ranks is not None)
     if choice.method != "mlp" and len(table.private) != table.n:
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
     if ranks is not None:

@@ -53,7 +53,8 @@ def training_rows(
     # Which rows of a unit count is known once all ids were read; rows without a public label go.
     label = schema.label
     whole = schema.unit is not None or (label.role == "public" and label.missing is not None)
-    if rows and not whole and _chosen(method, schema, rows, epsilon, delta) == "mlp":
+    chosen = _chosen(method, schema, rows, epsilon, delta, spread=ranks is not None)
+    if rows and not whole and chosen == "mlp":
         from halfmask.neural.mapped import mapped_parquet
 
         spread: dict[str, Any] = {} if ranks is None else {"shards": ranks}
@@ -69,7 +70,9 @@ def training_rows(
     yield encoder, encoder.encode(frame)
 
 
-def _chosen(method: str, schema: Schema, rows: int, epsilon: float, delta: float) -> str:
+def _chosen(
+    method: str, schema: Schema, rows: int, epsilon: float, delta: float, *, spread: bool
+) -> str:
     """The method by name, or what `auto` makes of the declaration before a row is read."""
     from halfmask.methods.auto import Problem, choose
 
@@ -85,6 +88,7 @@ def _chosen(method: str, schema: Schema, rows: int, epsilon: float, delta: float
         classes=len(label.classes or ()),
         epsilon=epsilon,
         delta=delta,
+        levels=not spread,
     )
     return choose(problem).method
 

@@ -68,7 +68,9 @@ def train(
         ),
     ):
         leads = ranks is None or ranks.leads
-        choice = choose_method(method, table, epsilon=epsilon, delta=delta)
+        choice = choose_method(
+            method, table, epsilon=epsilon, delta=delta, spread=ranks is not None
+        )
         rows = rows_in_all(table.units, ranks or ALONE)
         if leads:
             note(f"Method {choice.method}: {choice.reason}.")

@@ -23,6 +23,7 @@ class Problem:
     epsilon: float
     delta: float
     rows_per_unit: int = 1
+    levels: bool = False  # whether columns are declared, so that they can be read as levels
 
     @classmethod
     def of(cls, table: Table, *, epsilon: float, delta: float) -> Problem:
@@ -37,6 +38,7 @@ class Problem:
             epsilon=epsilon,
             delta=delta,
             rows_per_unit=table.rows_per_unit,
+            levels=bool(table.coded),
         )
 
 
@@ -55,6 +57,8 @@ def choose(problem: Problem) -> Choice:
             "No column is private: there is nothing to protect. Mark a column or the label as "
             "private, or use an ordinary library."
         )
+    if problem.levels and (problem.task == "regression" or problem.classes == 2):
+        return Choice(method="additive", reason=_additive_reason(problem))
     if problem.private_columns == 0:
         return Choice(
             method="one-shot",
@@ -73,6 +77,28 @@ def choose(problem: Problem) -> Choice:
         method="gd",
         reason="private features take part in the model: full-batch noisy gradient descent "
         "composes exactly and needs no sampling",
+    )
+
+
+def _additive_reason(problem: Problem) -> str:
+    if not problem.label_private:
+        return (
+            "the label is public: a free model of the public columns comes first, and private "
+            "columns add to it what survives the noise"
+        )
+    if problem.private_columns == 0:
+        return (
+            "only the label is private: one noisy release of sums by label carries what public "
+            "columns tell of it"
+        )
+    if problem.public_columns == 0:
+        return (
+            "everything is private: columns are read as levels, weighed by what a first noisy "
+            "look says of them, and learnt by noisy descent"
+        )
+    return (
+        "public columns are learnt by one release of sums by label, private ones are added by "
+        "noisy descent"
     )
 
 
