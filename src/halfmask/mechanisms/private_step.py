@@ -66,7 +66,7 @@ class PrivateStep:
             noise_multiplier=noise_multiplier, rate=rate, steps=steps, contribution=contribution
         )
         releaser.open(event, what, in_parts=in_parts)
-        self._noise, self._noisy, self._pay = releaser.noise, releaser.noisy, releaser.pay
+        self._releaser, self._event, self._what = releaser, event, what
         self._rows = rows
         self._rows_in_all = rows if rows_in_all is None else rows_in_all
         self._rate = rate
@@ -79,9 +79,11 @@ class PrivateStep:
         """The next noisy mean: (Σ clipped rows of a Poisson batch + noise) / (rate·rows)."""
         if self._left < 1:
             raise AccountingError("All steps that were paid for are used up.")
-        self._pay()  # before a row is drawn
+        self._releaser.pay()  # before a row is drawn
         self._left -= 1
-        batch = poisson_rows(self._rows, self._rate, self._noise)
+        batch = self._releaser.batch(
+            self._rows, lambda: poisson_rows(self._rows, self._rate, self._releaser.noise)
+        )
         weights = clip_weights(contributions.norms(batch), self._clip_norm)
         kept = weights > 0
         total = contributions.weighted_sum(batch[kept], weights[kept])
@@ -91,4 +93,5 @@ class PrivateStep:
             Sensitivity.of_clipped_sum(self._clip_norm),
             reserve=self._reserve,
         )
-        return self._noisy(total, std) / (self._rate * self._rows_in_all)
+        released = self._releaser.noisy(total, std, self._event, self._what)
+        return released / (self._rate * self._rows_in_all)
