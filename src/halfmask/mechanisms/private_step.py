@@ -7,6 +7,7 @@ docs/proofs/poisson_gaussian.md.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -66,7 +67,8 @@ class PrivateStep:
             noise_multiplier=noise_multiplier, rate=rate, steps=steps, contribution=contribution
         )
         releaser.open(event, what, in_parts=in_parts)
-        self._releaser, self._event, self._what = releaser, event, what
+        self._noise, self._batch, self._pay = releaser.noise, releaser.batch, releaser.pay
+        self._noisy = partial(releaser.noisy, event=event, what=what)
         self._rows = rows
         self._rows_in_all = rows if rows_in_all is None else rows_in_all
         self._rate = rate
@@ -79,11 +81,9 @@ class PrivateStep:
         """The next noisy mean: (Σ clipped rows of a Poisson batch + noise) / (rate·rows)."""
         if self._left < 1:
             raise AccountingError("All steps that were paid for are used up.")
-        self._releaser.pay()  # before a row is drawn
+        self._pay()  # before a row is drawn
         self._left -= 1
-        batch = self._releaser.batch(
-            self._rows, lambda: poisson_rows(self._rows, self._rate, self._releaser.noise)
-        )
+        batch = self._batch(self._rows, lambda: poisson_rows(self._rows, self._rate, self._noise))
         weights = clip_weights(contributions.norms(batch), self._clip_norm)
         kept = weights > 0
         total = contributions.weighted_sum(batch[kept], weights[kept])
@@ -93,5 +93,4 @@ class PrivateStep:
             Sensitivity.of_clipped_sum(self._clip_norm),
             reserve=self._reserve,
         )
-        released = self._releaser.noisy(total, std, self._event, self._what)
-        return released / (self._rate * self._rows_in_all)
+        return self._noisy(total, std) / (self._rate * self._rows_in_all)
