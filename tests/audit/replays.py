@@ -6,7 +6,9 @@ A method's replay test is `assert_within_charge(pair.estimator(METHOD, options),
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -114,6 +116,11 @@ def schema_of(roles: str, label: str, *, unit: bool = False, skip: bool = False)
     return Schema(target, tuple(columns), Unit(column="id", max_rows=3) if unit else None)
 
 
+def private_names(roles: str) -> list[str]:
+    """The private columns, the label among them if it is private."""
+    return [*PRIVATE[roles], *([] if roles in PUBLIC_LABEL else ["y"])]
+
+
 @st.composite
 def neighbour_pairs(
     draw: st.DrawFn,
@@ -122,14 +129,17 @@ def neighbour_pairs(
     labels: tuple[str, ...] = tuple(LABELS),
     units: bool = True,
     skip: bool = True,
+    withheld: bool = False,
     most_rows: int = 24,
 ) -> Pair:
     """Frames of pandas or pyarrow and a neighbour of each, of every kind that is asked for.
 
     `units` and `skip` say whether units of several rows, and labels that are missing, may occur.
+    With `withheld` the neighbour lacks the label of the row or unit and is equal to it otherwise:
+    for a sum to which rows without a label add nothing, that is `withhold`.
     """
     role, label = draw(st.sampled_from(roles)), draw(st.sampled_from(labels))
-    unit, missing = units and draw(st.booleans()), skip and draw(st.booleans())
+    unit, missing = units and draw(st.booleans()), withheld or (skip and draw(st.booleans()))
     schema = schema_of(role, label, unit=unit, skip=missing)
     n, seed = draw(st.integers(3, most_rows)), draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
@@ -142,23 +152,58 @@ def neighbour_pairs(
         values["y"][0] = PLAIN[label][0]  # a public label has to be there at least once
     at = draw(st.integers(0, n - 1))
     rows = [row for row in range(n) if values["id"][row] == values["id"][at]] if unit else [at]
-    names = [*PRIVATE[role], *([] if role in PUBLIC_LABEL else ["y"])]
+    names = ["y"] if withheld else private_names(role)
     other = {name: list(cells) for name, cells in values.items()}
     for row in rows:
         for name in names:
             kind = label if name == "y" else name
             cells = [*PLAIN[kind], *STRANGE[kind], *([None] if name == "y" and missing else [])]
-            other[name][row] = draw(st.sampled_from(cells))
+            other[name][row] = None if withheld else draw(st.sampled_from(cells))
     order = list(dict.fromkeys(values["id"]))
     replaced = order.index(values["id"][at]) if unit else at
     shifted = missing and role in PUBLIC_LABEL and None in values["y"]
-    make = draw(st.sampled_from([_pandas, _arrow]))
+    make = draw(st.sampled_from([as_pandas, as_pyarrow]))
     return Pair(
         schema=schema,
         frame=make(values),
         neighbour=make(other),
         replaced=None if shifted else replaced,
     )
+
+
+FAR: dict[str, tuple[Any, Any]] = {
+    "age": (0, 100),
+    "pay": (-1.0, 1.0),
+    "kind": ("a", "b"),
+    "flag": (True, False),
+    "day": ("2000-01-01", "2020-12-31"),
+    "two": ("no", "yes"),
+    "three": ("no", "yes"),
+    "number": (3, 7),
+}
+"""Two cells of each kind that are as far apart as its declaration allows."""
+
+
+def corner_pairs(roles: str, label: str, *, unit: bool = False) -> Iterator[Pair]:
+    """Neighbours of which each private column jumps from end to end, or stays.
+
+    A sensitivity that is no larger than it must be is reached by one of them.
+    """
+    names, rows = private_names(roles), [0, 1] if unit else [0]
+    for start, jumps in itertools.product((0, 1), itertools.product((0, 1), repeat=len(names))):
+        # Rows of one unit have the same public part, so that their contributions can add up.
+        ends = [row // 2 % 2 if unit else row % 2 for row in range(4)]
+        values = {column.name: [FAR[column.name][end] for end in ends] for column in COLUMNS}
+        values["y"] = [FAR[label][end] for end in ends]
+        values["id"] = ["p0", "p0", "p1", "p1"]
+        for row, name in itertools.product(rows, [*names, "y"]):
+            values[name][row] = FAR[label if name == "y" else name][start]
+        other = {name: list(cells) for name, cells in values.items()}
+        for row, (name, jump) in itertools.product(rows, zip(names, jumps, strict=True)):
+            other[name][row] = FAR[label if name == "y" else name][start ^ jump]
+        schema = schema_of(roles, label, unit=unit)
+        frame, neighbour = as_pandas(values), as_pandas(other)
+        yield Pair(schema=schema, frame=frame, neighbour=neighbour, replaced=0)
 
 
 def _cells(kind: str, n: int, rng: np.random.Generator, odd: float) -> list[Any]:
@@ -172,11 +217,11 @@ def _cells(kind: str, n: int, rng: np.random.Generator, odd: float) -> list[Any]
     ]
 
 
-def _pandas(values: dict[str, list[Any]]) -> pd.DataFrame:
+def as_pandas(values: dict[str, list[Any]]) -> pd.DataFrame:
     return pd.DataFrame({name: pd.Series(cells, dtype=object) for name, cells in values.items()})
 
 
-def _arrow(values: dict[str, list[Any]]) -> pa.Table:
+def as_pyarrow(values: dict[str, list[Any]]) -> pa.Table:
     texts = {
         name: [None if cell is None else str(cell) for cell in cells]
         for name, cells in values.items()
