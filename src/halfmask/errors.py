@@ -7,6 +7,7 @@
     ├── LedgerError (ValueError)           a truncated or edited ledger; exit 2
     ├── AccountingError (ArithmeticError)  no trustworthy number; exit 2
     ├── BudgetExceededError                the ledger refuses a charge; exit 3
+    ├── ReplayError                        a replay does not follow the recorded training; exit 2
     └── ClaimRefutedError                  an audit found more leakage than was claimed; exit 4
 
 Messages name the column and row, quote public words only (never a value of a private column), and
@@ -44,6 +45,10 @@ class BudgetExceededError(HalfmaskError):
     """A charge would spend more than the ledger allows; nothing was released."""
 
     exit_code = 3
+
+
+class ReplayError(HalfmaskError):
+    """A replayed training plans, shapes or scales its releases otherwise than the recorded one."""
 
 
 class ClaimRefutedError(HalfmaskError):

@@ -30,12 +30,13 @@ from halfmask.bare_arrays import without_values
 from halfmask.errors import DataError, InputError
 from halfmask.frames import as_arrow, values_column
 from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.release import Releaser
 from halfmask.model import Model, class_array
 from halfmask.public_function import PublicPart, with_public_part
 from halfmask.schema import Schema
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table, Task
-from halfmask.training import train
+from halfmask.training import Door, train
 
 
 class SpendsAgainWarning(UserWarning):
@@ -88,8 +89,17 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         uncovered = _UNCOVERED_STEPS.format(steps=" and ".join(steps)) if steps else None
         if uncovered is not None:
             warnings.warn(uncovered, UncoveredStepWarning, stacklevel=2)
+        model = self._trained(X, y)
+        if uncovered is not None:
+            stated = (*model.privacy.not_covered, uncovered)
+            model = replace(model, privacy=replace(model.privacy, not_covered=stated))
+        self._adopt(model)
+        return self
+
+    def _trained(self, X: Any, y: Any, door: Door = Releaser) -> Model:
+        """The model of these rows; `door` makes what releases (see halfmask.audit.recorded)."""
         encoder, table = self._training_table(X, y)
-        model = train(
+        return train(
             table,
             epsilon=self.epsilon,
             delta=self.delta,
@@ -100,12 +110,8 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
             ledger=self.ledger,
             row_norm=self.row_norm,
             options=self.options,
+            door=door,
         )
-        if uncovered is not None:
-            stated = (*model.privacy.not_covered, uncovered)
-            model = replace(model, privacy=replace(model.privacy, not_covered=stated))
-        self._adopt(model)
-        return self
 
     def _adopt(self, model: Model) -> None:
         self.model_ = model

@@ -7,7 +7,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 METHODS = ("auto", "additive", *LINEAR_METHODS, "mlp")
 RUN = ".run"
+Door = Callable[..., Releaser]
 SPREAD_METHODS = ("one-shot", "gd", "mlp")
 """Methods whose rows may be spread over several machines."""
 
@@ -89,6 +90,7 @@ def train(
     options: Mapping[str, Any] | None = None,
     ranks: Ranks | None = None,
     checkpoint: str | Path | None = None,
+    door: Door = Releaser,
 ) -> Model:
     """Fit `table` under (epsilon, delta) and state what was promised.
 
@@ -97,6 +99,7 @@ def train(
     With `checkpoint` a training of mlp that was interrupted goes on there, within what it has
     charged; the file beside it that ends in .run holds its name in the ledger. With `ranks`
     every machine makes this call on its own rows; only the first one's ledger is charged.
+    `door` makes the releaser of one machine: an audit has its own.
     """
     check_epsilon(epsilon)
     check_delta(delta)
@@ -117,7 +120,7 @@ def train(
         stored = choice.method == "mlp" and checkpoint is not None
         run = run_name(Path(checkpoint)) if stored and checkpoint is not None else ""
         before = interrupted(budget, run) if stored else None
-        releaser = Releaser(budget, noise, whole_plan=True, run=run, interrupted=before)
+        releaser = door(budget, noise, whole_plan=True, run=run, interrupted=before)
     else:
         releaser = ranks.releaser(budget, noise, whole_plan=True)
     common: dict[str, Any] = {

@@ -207,7 +207,7 @@ def test_nothing_that_is_left_behind_tells_the_size_of_the_batch() -> None:
         # Jumps are made so long that the batch is empty, or so short that it is full.
         step._noise = _Fixed(1e-300 if uniform < 0.5 else 1.0)
         step.release(Rows(np.ones((50, 3))))
-        doors = ("_noise", "_noisy", "_pay")
+        doors = ("_noise", "_noisy", "_pay", "_batch")
         kept = {name: value for name, value in vars(step).items() if name not in doors}
         left.append((kept, vars(releaser)["_events"], vars(releaser)["_released"], budget.lines))
     assert left[0] == left[1]

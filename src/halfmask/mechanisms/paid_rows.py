@@ -61,7 +61,7 @@ class PaidRows:
             count=count,
         )
         releaser.open(event, what)
-        self._releaser = releaser
+        self._releaser, self._event = releaser, event
         self._sensitivity, self._noise_std = sensitivity, noise_std
         self._left = np.full(rows, count)
         self._count, self._what = count, what
@@ -78,4 +78,4 @@ class PaidRows:
         self._left[batch] -= 1
         value = np.asarray(statistic(batch), dtype=np.float64)
         std = widened_std(self._noise_std, value.size, self._sensitivity)
-        return self._releaser.noisy(value, std)
+        return self._releaser.noisy(value, std, self._event, self._what)

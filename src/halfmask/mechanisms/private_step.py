@@ -7,6 +7,7 @@ docs/proofs/poisson_gaussian.md.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -66,7 +67,8 @@ class PrivateStep:
             noise_multiplier=noise_multiplier, rate=rate, steps=steps, contribution=contribution
         )
         releaser.open(event, what, in_parts=in_parts)
-        self._noise, self._noisy, self._pay = releaser.noise, releaser.noisy, releaser.pay
+        self._noise, self._batch, self._pay = releaser.noise, releaser.batch, releaser.pay
+        self._noisy = partial(releaser.noisy, event=event, what=what)
         self._rows = rows
         self._rows_in_all = rows if rows_in_all is None else rows_in_all
         self._rate = rate
@@ -81,7 +83,7 @@ class PrivateStep:
             raise AccountingError("All steps that were paid for are used up.")
         self._pay()  # before a row is drawn
         self._left -= 1
-        batch = poisson_rows(self._rows, self._rate, self._noise)
+        batch = self._batch(self._rows, lambda: poisson_rows(self._rows, self._rate, self._noise))
         weights = clip_weights(contributions.norms(batch), self._clip_norm)
         kept = weights > 0
         total = contributions.weighted_sum(batch[kept], weights[kept])

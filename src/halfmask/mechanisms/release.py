@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from halfmask.accounting.events import Event, GaussianEvent, RandomizedResponseEvent
 from halfmask.accounting.relations import Relation
 from halfmask.errors import AccountingError, InputError
-from halfmask.mechanisms.noise import NoiseSource, add_gaussian, noise_grid
+from halfmask.mechanisms.noise import NoiseSource, add_gaussian, noise_grid, padding_generator
+from halfmask.mechanisms.sampling import Indices
 from halfmask.mechanisms.shards import ALONE, Shards
 
 Floats = NDArray[np.float64]
@@ -101,6 +102,7 @@ class Releaser:
     is its name there, and `interrupted` what the ledger holds of it.
     Where rows are spread over several machines, `shards` says so and statistics are those of this
     machine's rows (see halfmask.neural.distributed); `notes` belong into a statement.
+    An audit records and replays a training by a releaser of its own (see halfmask.audit.recorded).
     Guarantee: docs/proofs/ledger.md.
     """
 
@@ -229,7 +231,13 @@ class Releaser:
             count=count,
         )
         self.open(event, what)
-        return GaussianSeries(sensitivity, noise_std, count, self.noise, add=self.noisy)
+        return GaussianSeries(
+            sensitivity,
+            noise_std,
+            count,
+            self.noise,
+            add=lambda value, std: self.noisy(value, std, event, what),
+        )
 
     def randomised_response(self, answers: Floats, *, epsilon: float, what: str) -> Floats:
         """0/1 `answers`, each flipped with probability 1/(1 + e^ε); charged first.
@@ -242,14 +250,31 @@ class Releaser:
         if not np.isin(values, (0.0, 1.0)).all():
             raise InputError("Expected answers of two kinds as 0 and 1.")
         self.open(RandomizedResponseEvent(epsilon=epsilon, categories=2), what)
-        self.pay()
-        flipped = self.noise.uniform(len(values)) < 1 / (1 + math.exp(epsilon))
-        return np.where(flipped, 1 - values, values)
+        return self.answered(values, epsilon, what)
 
-    def noisy(self, value: Floats, noise_std: float) -> Floats:
-        """`value` with noise that is charged by now: for mechanisms, not for methods."""
+    def answered(self, answers: Floats, epsilon: float, what: str) -> Floats:
+        """0/1 `answers` of which some are flipped, charged by now: for mechanisms."""
+        self.pay()
+        flipped = self.noise.uniform(len(answers)) < 1 / (1 + math.exp(epsilon))
+        return np.where(flipped, 1 - answers, answers)
+
+    def noisy(
+        self, value: Floats, noise_std: float, event: Event | None = None, what: str = ""
+    ) -> Floats:
+        """`value` with noise that is charged by now: for mechanisms, not for methods.
+
+        `event` pays for it, under the name `what`.
+        """
         self.pay()
         return add_gaussian(value, noise_std, self.noise)
+
+    def batch(self, rows: int, draw: Callable[[], Indices]) -> Indices:
+        """Which of `rows` rows the next release is about, by a secret `draw`: for mechanisms."""
+        return draw()
+
+    def padding(self) -> np.random.Generator:
+        """Secret randomness for the padding of private rows, drawn apart from the noise."""
+        return padding_generator(self.noise)
 
 
 def _counted(words: Iterable[str]) -> list[str]:

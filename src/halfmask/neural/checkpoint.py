@@ -24,7 +24,6 @@ from halfmask.errors import DataError
 from halfmask.mechanisms.noise import (
     NoiseSource,
     UnsafeSeededNoise,
-    padding_generator,
     public_generator,
 )
 
@@ -44,7 +43,9 @@ class Progress:
     padding: np.random.Generator
 
     @classmethod
-    def start(cls, vector: Tensor, noise: NoiseSource, public_seed: int | None) -> Progress:
+    def start(
+        cls, vector: Tensor, padding: np.random.Generator, public_seed: int | None
+    ) -> Progress:
         """The beginning; padding for private batches is drawn apart from the public batches."""
         return cls(
             step=0,
@@ -53,7 +54,7 @@ class Progress:
             mean=torch.zeros_like(vector),
             counted=0,
             public=public_generator(public_seed),
-            padding=padding_generator(noise),
+            padding=padding,
         )
 
     def average(self, vector: Tensor, aggregate: str, decay: float, steps: int) -> None:

@@ -135,7 +135,9 @@ class SharedReleaser(Releaser):
         if not self._ranks.first(np.zeros(1))[0]:
             raise MachineLostError("The first machine could not charge the ledger: see its error.")
 
-    def noisy(self, value: Floats, noise_std: float) -> Floats:
+    def noisy(
+        self, value: Floats, noise_std: float, event: Event | None = None, what: str = ""
+    ) -> Floats:
         """The sum over all machines with the first one's noise, which was charged already."""
         self.pay()
         total = self._ranks.to_first(value)

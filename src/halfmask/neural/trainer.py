@@ -166,7 +166,7 @@ def train_privately(
     gradients = MlpGradients(network)
     # Public batches are drawn from each machine's own rows, so machines draw apart.
     seed = None if config.public_seed is None else config.public_seed + shards.rank
-    progress = Progress.start(flat.vector, releaser.noise, seed)
+    progress = Progress.start(flat.vector, releaser.padding(), seed)
     if checkpoint is not None:
         progress = checkpoint.load(progress, releaser.noise, settings)
         flat.vector.copy_(progress.parameters)
