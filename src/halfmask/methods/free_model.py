@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.integer]
 Task = Literal["classification", "regression"]
 
-_LEAVES = 8
+_LEAVES = 12
 _RATE = 0.08
 _TREES = 150
 # The number of trees is settled once this many more did not lower the held-out loss.
@@ -93,16 +93,16 @@ class FreeModel:
 
     def _check(self) -> None:
         """Refuse arrays that do not belong together, which would score without an error."""
-        trees = len(self.leaf)
         fits = (
             self.levels.ndim == 1
+            and self.leaf.ndim == 2
+            and self.leaf.shape[1] < 255
             and bool(np.all(self.levels >= 1))
             and self.ordered.shape == self.levels.shape
             and self.order.shape == (int(self.levels.sum()),)
-            and self.leaf.shape == (trees, _LEAVES - 1)
             and all(a.shape == self.leaf.shape for a in (self.column, self.threshold, self.missing))
-            and self.values.shape == (trees, _LEAVES)
-            and bool(np.all((self.leaf >= -1) & (self.leaf <= np.arange(_LEAVES - 1))))
+            and self.values.shape == (self.leaf.shape[0], self.leaf.shape[1] + 1)
+            and bool(np.all((self.leaf >= -1) & (self.leaf <= np.arange(self.leaf.shape[1]))))
             and bool(np.all((self.leaf[:, 1:] < 0) | (self.leaf[:, :-1] >= 0)))
             and bool(np.all((self.column >= 0) & (self.column < max(len(self.levels), 1))))
             and (len(self.levels) > 0 or bool(np.all(self.leaf < 0)))
