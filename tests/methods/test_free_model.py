@@ -177,6 +177,18 @@ def test_a_category_that_no_row_had_scores_between_the_others() -> None:
     assert scores[4] == scores[2]
 
 
+def test_a_category_of_many_rare_levels_does_not_hide_the_other_columns() -> None:
+    rng = np.random.default_rng(3)
+    codes, classes, _ = table(4000)
+    names = rng.integers(0, 1000, (4000, 1))
+    alone, _ = cross_fitted(codes, classes, **options("classification"))
+    scores, _ = cross_fitted(
+        np.hstack([codes, names]), classes, levels=[*LEVELS, 1000], ordered=[*ORDERED, False],
+        task="classification",
+    )  # fmt: skip
+    assert log_loss(classes, scores) < log_loss(classes, alone) + 0.003
+
+
 @pytest.mark.parametrize("value", [0, 1])
 @pytest.mark.parametrize("task", TASKS)
 def test_a_constant_target_gives_one_finite_score(task: str, value: int) -> None:

@@ -359,35 +359,47 @@ class _Fit:
             self.shift, self.scale = mean, spread if spread > 0 else 1.0
             self.start, row_curvature = 0.0, 1.0
         self.target = (target - self.shift) / self.scale
+        rows_per_leaf = min(_ROWS_PER_LEAF, max(2.0, total / 50))
         # In curvature, of which a row at the start value has `row_curvature`.
-        self.least_in_leaf = row_curvature * min(_ROWS_PER_LEAF, max(2.0, total / 50))
+        self.least_in_leaf = row_curvature * rows_per_leaf
         self.rate = _RATE * (2 if data.many else 1)
         self.scores = np.full(len(rows), self.start)
         self.scores_aside = np.full(len(held_out), self.start)
-        self.order = self._order_of_levels((mean - self.shift) / self.scale)
-        self._place_levels()
+        self.order, rare = self._order_of_levels(
+            (mean - self.shift) / self.scale, rows_per_leaf / 2
+        )
+        self._place_levels(rare)
         self.leaf: list[list[int]] = []
         self.splits: list[list[_Split]] = []
         self.values: list[Floats] = []
         self.done = not len(rows) or bool(np.all(target == target[0]))
 
-    def _order_of_levels(self, mean: float) -> NDArray[np.int64]:
-        """The place of each level: its own for numbers, that of its mean target for categories."""
-        places = []
+    def _order_of_levels(
+        self, mean: float, least: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The place of each level: its own for numbers, that of its mean target for categories.
+
+        Categories of fewer than `least` rows are marked rare and lie side by side, at their common
+        mean: their own means would say little but the targets of the very rows to be fitted.
+        """
+        places, rares = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.bool_)]
         for j, (levels, ordered) in enumerate(
             zip(self.data.levels.tolist(), self.data.ordered.tolist(), strict=True)
         ):
-            place = np.arange(levels)
+            place, rare = np.arange(levels), np.zeros(levels, dtype=np.bool_)
             if not ordered:
                 codes = self.columns.codes[j]
                 count = np.bincount(codes, self.weights, minlength=levels)
                 sums = np.bincount(codes, self.weights * (self.target - mean), minlength=levels)
-                by_mean = np.argsort(np.round(sums / (count + _SMOOTHING), 10), kind="stable")
-                place[by_mean] = np.arange(levels)
+                rare = count < least
+                count[rare], sums[rare] = count[rare].sum(), sums[rare].sum()
+                means = np.round(sums / (count + _SMOOTHING), 10)
+                place[np.lexsort((rare, means))] = np.arange(levels)
             places.append(place)
-        return np.concatenate([np.zeros(0, dtype=np.int64), *places])
+            rares.append(rare)
+        return np.concatenate(places), np.concatenate(rares)
 
-    def _place_levels(self) -> None:
+    def _place_levels(self, rare: NDArray[np.bool_]) -> None:
         """What a search over splits needs: levels of all columns side by side, each in order."""
         starts = np.array(self.columns.starts)
         widths = self.data.levels
@@ -395,6 +407,10 @@ class _Fit:
         self.column_of = column
         self.level_at = np.empty(len(column), dtype=np.intp)
         self.level_at[starts[column] + self.order] = np.arange(len(column))
+        # No threshold lies between two rare levels of one column.
+        rare = rare[self.level_at]
+        self.among_rare = np.zeros(len(column), dtype=np.bool_)
+        self.among_rare[:-1] = rare[:-1] & rare[1:] & (column[:-1] == column[1:])
         self.first_of = starts[column]
         self.missing_of = starts[column + 1] - 1
         ordered = self.data.ordered[column]
@@ -499,6 +515,7 @@ class _Fit:
             - all_gradient**2 / (all_curvature + _L2)
         ) / 2
         gain[np.minimum(curvature, rest) < self.least_in_leaf] = -np.inf
+        gain[:, :, self.among_rare] = -np.inf
         # For categories both sides are the same split. At the missing level itself, the sums of the
         # second side count it twice.
         gain[1:, :, self.one_sided] = -np.inf
