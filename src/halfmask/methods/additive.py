@@ -512,8 +512,9 @@ class _Fit:
         error = noise * 2 * longest * width / math.sqrt(1 - share) / curvature
         slope = at + gradient / curvature
         shrunk = max(slope - error**2 / slope, 0.0) if slope > 0 else 0.0
-        self.details["slope"] = {"estimate": slope, "noise": error, "used": min(shrunk, 1.25)}
-        return min(shrunk, 1.25)
+        used = float(min(shrunk, 1.25))
+        self.details["slope"] = {"estimate": float(slope), "noise": float(error), "used": used}
+        return used
 
     def _cover(self, scores: Floats, base: float, unit: float, spread: float) -> None:
         """Scores of the final model on its own rows that the guarantee covers, with noise bars."""

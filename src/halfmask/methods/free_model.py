@@ -12,7 +12,7 @@ new leaf k + 1. So a model is a few plain arrays, and scoring needs no walk from
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.integer]
 Task = Literal["classification", "regression"]
 
-_LEAVES = 8
+_LEAVES = 12
 _RATE = 0.08
 _TREES = 150
 # The number of trees is settled once this many more did not lower the held-out loss.
@@ -81,23 +81,29 @@ class FreeModel:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> FreeModel:
         """The model that `to_arrays` took apart."""
-        kept = {name: np.array(arrays[name], dtype=kind) for name, kind in _ARRAYS.items()}
+        absent = [name for name in ("start", *_ARRAYS) if name not in arrays]
+        if absent:
+            raise InputError(f"The arrays of a free model lack {', '.join(absent)}.")
+        kept: dict[str, Any] = {
+            name: np.array(arrays[name], dtype=kind) for name, kind in _ARRAYS.items()
+        }
         model = cls(start=float(arrays["start"]), **kept)
         model._check()
         return model
 
     def _check(self) -> None:
         """Refuse arrays that do not belong together, which would score without an error."""
-        trees = len(self.leaf)
         fits = (
             self.levels.ndim == 1
+            and self.leaf.ndim == 2
+            and self.leaf.shape[1] < 255
             and bool(np.all(self.levels >= 1))
             and self.ordered.shape == self.levels.shape
             and self.order.shape == (int(self.levels.sum()),)
-            and self.leaf.shape == (trees, _LEAVES - 1)
             and all(a.shape == self.leaf.shape for a in (self.column, self.threshold, self.missing))
-            and self.values.shape == (trees, _LEAVES)
-            and bool(np.all((self.leaf >= -1) & (self.leaf <= np.arange(_LEAVES - 1))))
+            and self.values.shape == (self.leaf.shape[0], self.leaf.shape[1] + 1)
+            and bool(np.all((self.leaf >= -1) & (self.leaf <= np.arange(self.leaf.shape[1]))))
+            and bool(np.all((self.leaf[:, 1:] < 0) | (self.leaf[:, :-1] >= 0)))
             and bool(np.all((self.column >= 0) & (self.column < max(len(self.levels), 1))))
             and (len(self.levels) > 0 or bool(np.all(self.leaf < 0)))
             and bool(np.isfinite(self.start) and np.all(np.isfinite(self.values)))
@@ -106,20 +112,16 @@ class FreeModel:
             raise InputError("The arrays of a free model do not fit together: store it again.")
 
     def _tree_scores(self, tree: int, columns: _Columns) -> Floats:
-        leaves = np.zeros(columns.rows, dtype=np.uint8)
-        for k in range(_LEAVES - 1):
-            if self.leaf[tree, k] < 0:
-                break
+        steps = []
+        for k in range(int(np.count_nonzero(self.leaf[tree] >= 0))):
             j = int(self.column[tree, k])
             right = _goes_right(
                 self.order[columns.starts[j] : columns.starts[j + 1]],
                 int(self.threshold[tree, k]),
                 bool(self.missing[tree, k]) if self.ordered[j] else None,
             )
-            moved = right[columns.codes[j]]
-            moved &= leaves == self.leaf[tree, k]
-            leaves[moved] = k + 1
-        scores: Floats = self.values[tree][leaves]
+            steps.append((int(self.leaf[tree, k]), j, right))
+        scores: Floats = self.values[tree].take(_leaf_of_rows(columns, steps))
         return scores
 
 
@@ -312,6 +314,8 @@ def _fit(data: _Data, trees: int) -> FreeModel:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Split:
+    """Places above `threshold` leave; so does the missing level of a number if `missing`."""
+
     gain: float
     column: int
     threshold: int
@@ -355,35 +359,47 @@ class _Fit:
             self.shift, self.scale = mean, spread if spread > 0 else 1.0
             self.start, row_curvature = 0.0, 1.0
         self.target = (target - self.shift) / self.scale
+        rows_per_leaf = min(_ROWS_PER_LEAF, max(2.0, total / 50))
         # In curvature, of which a row at the start value has `row_curvature`.
-        self.least_in_leaf = row_curvature * min(_ROWS_PER_LEAF, max(2.0, total / 50))
+        self.least_in_leaf = row_curvature * rows_per_leaf
         self.rate = _RATE * (2 if data.many else 1)
         self.scores = np.full(len(rows), self.start)
         self.scores_aside = np.full(len(held_out), self.start)
-        self.order = self._order_of_levels((mean - self.shift) / self.scale)
-        self._place_levels()
+        self.order, rare = self._order_of_levels(
+            (mean - self.shift) / self.scale, rows_per_leaf / 2
+        )
+        self._place_levels(rare)
         self.leaf: list[list[int]] = []
         self.splits: list[list[_Split]] = []
         self.values: list[Floats] = []
         self.done = not len(rows) or bool(np.all(target == target[0]))
 
-    def _order_of_levels(self, mean: float) -> NDArray[np.int64]:
-        """The place of each level: its own for numbers, that of its mean target for categories."""
-        places = []
+    def _order_of_levels(
+        self, mean: float, least: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The place of each level: its own for numbers, that of its mean target for categories.
+
+        Categories of fewer than `least` rows are marked rare and lie side by side, at their common
+        mean: their own means would say little but the targets of the very rows to be fitted.
+        """
+        places, rares = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.bool_)]
         for j, (levels, ordered) in enumerate(
             zip(self.data.levels.tolist(), self.data.ordered.tolist(), strict=True)
         ):
-            place = np.arange(levels)
+            place, rare = np.arange(levels), np.zeros(levels, dtype=np.bool_)
             if not ordered:
                 codes = self.columns.codes[j]
                 count = np.bincount(codes, self.weights, minlength=levels)
                 sums = np.bincount(codes, self.weights * (self.target - mean), minlength=levels)
-                by_mean = np.argsort(np.round(sums / (count + _SMOOTHING), 10), kind="stable")
-                place[by_mean] = np.arange(levels)
+                rare = count < least
+                count[rare], sums[rare] = count[rare].sum(), sums[rare].sum()
+                means = np.round(sums / (count + _SMOOTHING), 10)
+                place[np.lexsort((rare, means))] = np.arange(levels)
             places.append(place)
-        return np.concatenate([np.zeros(0, dtype=np.int64), *places])
+            rares.append(rare)
+        return np.concatenate(places), np.concatenate(rares)
 
-    def _place_levels(self) -> None:
+    def _place_levels(self, rare: NDArray[np.bool_]) -> None:
         """What a search over splits needs: levels of all columns side by side, each in order."""
         starts = np.array(self.columns.starts)
         widths = self.data.levels
@@ -391,9 +407,19 @@ class _Fit:
         self.column_of = column
         self.level_at = np.empty(len(column), dtype=np.intp)
         self.level_at[starts[column] + self.order] = np.arange(len(column))
+        # No threshold lies between two rare levels of one column.
+        rare = rare[self.level_at]
+        self.among_rare = np.zeros(len(column), dtype=np.bool_)
+        self.among_rare[:-1] = rare[:-1] & rare[1:] & (column[:-1] == column[1:])
         self.first_of = starts[column]
         self.missing_of = starts[column + 1] - 1
-        self.may_miss = self.data.ordered[column].astype(np.float64)
+        ordered = self.data.ordered[column]
+        self.may_miss = ordered.astype(np.float64)
+        self.one_sided = ~ordered | (np.arange(len(column)) == self.missing_of)
+        self.any_missing = any(
+            bool(np.any(self.columns.codes[j] == self.data.levels[j] - 1))
+            for j in np.flatnonzero(self.data.ordered)
+        )
 
     def grow(self) -> bool:
         """Add one tree; False if no split is worth making, now and later."""
@@ -417,10 +443,15 @@ class _Fit:
             leaf, split = leaves[chosen], leaves[chosen].split
             if split is None:
                 break
+            codes = self.columns.codes[split.column].take(leaf.rows)
+            moved = self._right(split).take(codes)
+            if not np.any(codes == self.data.levels[split.column] - 1):
+                # No row of this leaf tells where a missing value belongs: with the larger part.
+                weights = self.weights.take(leaf.rows)
+                split = replace(split, missing=bool(weights @ moved > weights.sum() / 2))
             parents.append(chosen)
             splits.append(split)
-            moved = self._right(split)[self.columns.codes[split.column].take(leaf.rows)]
-            stay, go = leaf.rows[~moved], leaf.rows[moved]
+            stay, go = leaf.rows.compress(~moved), leaf.rows.compress(moved)
             # Only the smaller part is counted: the other is what remains.
             counted = self._histogram(gradient, curvature, stay if len(stay) < len(go) else go)
             rest = leaf.histogram - counted
@@ -436,14 +467,15 @@ class _Fit:
             return False
         values = np.zeros(_LEAVES)
         for k, leaf in enumerate(leaves):
-            sums = float(gradient[leaf.rows].sum()), float(curvature[leaf.rows].sum())
-            values[k] = -self.rate * sums[0] / (sums[1] + _L2)
+            slope, bend = gradient.take(leaf.rows).sum(), curvature.take(leaf.rows).sum()
+            values[k] = -self.rate * slope / (bend + _L2)
             self.scores[leaf.rows] += values[k]
         self.leaf.append(parents)
         self.splits.append(splits)
         self.values.append(values)
         if len(self.held_out):
-            self.scores_aside += values[self._leaves_aside(parents, splits)]
+            steps = [(p, s.column, self._right(s)) for p, s in zip(parents, splits, strict=True)]
+            self.scores_aside += values.take(_leaf_of_rows(self.aside, steps))
         return True
 
     def _histogram(
@@ -453,7 +485,7 @@ class _Fit:
         starts = self.columns.starts
         sums = np.empty((2, starts[-1]))
         if rows is not None:
-            gradient, curvature = gradient[rows], curvature[rows]
+            gradient, curvature = gradient.take(rows), curvature.take(rows)
         for j, codes in enumerate(self.columns.codes):
             own = (codes if rows is None else codes.take(rows)).astype(np.intp)
             place = slice(starts[j], starts[j + 1])
@@ -467,15 +499,13 @@ class _Fit:
         if not len(self.column_of):
             return [None for _ in leaves]
         # leaves x (gradient, curvature) x levels in order
-        sums = np.stack([leaf.histogram for leaf in leaves])[:, :, self.level_at]
-        width = self.columns.starts[1]
-        whole = sums[:, :, :width].sum(axis=2, keepdims=True)
+        sums = np.array([leaf.histogram for leaf in leaves])[:, :, self.level_at]
+        whole = sums[:, :, : self.columns.starts[1]].sum(axis=2, keepdims=True)
         running = np.cumsum(sums, axis=2)
-        before = (running - sums)[:, :, self.first_of]
+        left = running - (running - sums)[:, :, self.first_of]
         missing = sums[:, :, self.missing_of] * self.may_miss
-        left = running - before
-        # The last place of an ordered column is the missing level: it is no threshold.
-        sides = np.stack([left, left + missing])
+        # First with the missing level on the right, then, where there is one, on the left.
+        sides = np.array([left, left + missing] if self.any_missing else [left])
         gradient, curvature = sides[:, :, 0], sides[:, :, 1]
         all_gradient, all_curvature = whole[:, 0], whole[:, 1]
         rest = all_curvature - curvature
@@ -484,32 +514,24 @@ class _Fit:
             + (all_gradient - gradient) ** 2 / (np.maximum(rest, 0) + _L2)
             - all_gradient**2 / (all_curvature + _L2)
         ) / 2
-        allowed = (curvature >= self.least_in_leaf) & (rest >= self.least_in_leaf)
-        gain[~allowed] = -np.inf
-        # Missing to the left: not for categories, nor at the last place, where all would be left.
-        gain[1][
-            :, (self.may_miss == 0) | (np.arange(len(self.first_of)) == self.missing_of)
-        ] = -np.inf
-        return [self._pick(gain[:, k], curvature[0, k], missing[k, 1], float(all_curvature[k, 0]))
-                for k in range(len(leaves))]  # fmt: skip
+        gain[np.minimum(curvature, rest) < self.least_in_leaf] = -np.inf
+        gain[:, :, self.among_rare] = -np.inf
+        # For categories both sides are the same split. At the missing level itself, the sums of the
+        # second side count it twice.
+        gain[1:, :, self.one_sided] = -np.inf
+        return [self._pick(gain[:, k]) for k in range(len(leaves))]
 
-    def _pick(
-        self, gain: Floats, curvature: Floats, missing: Floats, whole: float
-    ) -> _Split | None:
+    def _pick(self, gain: Floats) -> _Split | None:
         best = float(gain.max())
         if best < _LEAST_GAIN:
             return None
-        flat = int(np.argmax(gain.ravel() >= best - _SAME_GAIN * max(1.0, abs(best))))
-        side, place = divmod(flat, gain.shape[1])
-        missing_right = side == 0
-        if missing[place] <= _SAME_GAIN * whole:
-            # No row of this leaf tells where the missing level belongs: with the larger part.
-            missing_right = bool(curvature[place] < whole / 2)
+        first = int(np.argmax(gain >= best - _SAME_GAIN * max(1.0, abs(best))))
+        side, place = divmod(first, gain.shape[1])
         return _Split(
             gain=best,
             column=int(self.column_of[place]),
             threshold=int(place - self.first_of[place]),
-            missing=missing_right,
+            missing=side == 0,
         )
 
     def _right(self, split: _Split) -> NDArray[np.bool_]:
@@ -517,13 +539,6 @@ class _Fit:
         places = self.order[self.columns.starts[j] : self.columns.starts[j + 1]]
         ordered = bool(self.data.ordered[j])
         return _goes_right(places, split.threshold, split.missing if ordered else None)
-
-    def _leaves_aside(self, parents: list[int], splits: list[_Split]) -> NDArray[np.uint8]:
-        leaves = np.zeros(self.aside.rows, dtype=np.uint8)
-        for k, (parent, split) in enumerate(zip(parents, splits, strict=True)):
-            moved = self._right(split)[self.aside.codes[split.column]]
-            leaves[moved & (leaves == parent)] = k + 1
-        return leaves
 
     def held_out_loss(self) -> float:
         """Log loss or half the squared error, summed over the held-out rows."""
@@ -566,3 +581,15 @@ def _goes_right(
     if missing is not None:
         right[-1] = missing
     return right
+
+
+def _leaf_of_rows(
+    columns: _Columns, steps: list[tuple[int, int, NDArray[np.bool_]]]
+) -> NDArray[np.uint8]:
+    """The leaf of each row, after splits given as (leaf, column, levels that leave it)."""
+    leaves = np.zeros(columns.rows, dtype=np.uint8)
+    for k, (leaf, column, right) in enumerate(steps):
+        moved = right.take(columns.codes[column])
+        moved &= leaves == leaf
+        leaves[moved] = k + 1
+    return leaves

@@ -1,0 +1,329 @@
+"""The method `additive`: within its charge on all neighbours, calibrated, and never below free."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.audit.replays import Pair, assert_within_charge, corner_pairs, neighbour_pairs
+
+from halfmask import HalfmaskClassifier, HalfmaskRegressor
+from halfmask.audit import ReplayError, record, replay
+from halfmask.methods import additive_descent
+from halfmask.methods.additive import AdditivePlan
+from halfmask.methods.additive_descent import public_label_moves, slope_bounds, slope_moves
+from halfmask.methods.code_sums import CodeSums
+from halfmask.methods.smooth_codes import level_features
+from halfmask.model import Model
+from halfmask.schema import Column, Label, Schema
+from halfmask.table import CodedColumn, Encoder
+
+# So loud a budget that even a dozen rows go through every stage.
+LOUD = 2000.0
+ROLES = ("all", "half", "features", "label")
+
+
+@pytest.mark.parametrize("roles", ROLES)
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_no_neighbour_moves_the_releases_beyond_the_charge(roles: str, data: st.DataObject) -> None:
+    pair = data.draw(neighbour_pairs(roles=(roles,), labels=("two", "number")))
+    epsilon = data.draw(st.sampled_from([1.0, LOUD]))
+    estimator = pair.estimator("additive", epsilon=epsilon)
+    assert_within_charge(estimator, pair.frame, pair.neighbour, replaced=pair.replaced)
+
+
+@pytest.mark.parametrize("roles", ROLES)
+@pytest.mark.parametrize("label", ["two", "number"])
+def test_far_neighbours_stay_within_the_charge(roles: str, label: str) -> None:
+    """Rows that jump from end to end in every column."""
+    shares = []
+    for pair in corner_pairs(roles, label):
+        repeated = _longer(pair)
+        estimator = repeated.estimator("additive", epsilon=LOUD)
+        shares.append(
+            assert_within_charge(estimator, repeated.frame, repeated.neighbour, replaced=0)
+        )
+    assert max(shares) > 0.1
+
+
+def _longer(pair: Pair) -> Pair:
+    """The same neighbours with rows enough for every stage."""
+    frame = pd.concat([pair.frame, *[pair.frame.iloc[1:]] * 5], ignore_index=True)
+    neighbour = pd.concat([pair.neighbour, *[pair.frame.iloc[1:]] * 5], ignore_index=True)
+    return Pair(schema=pair.schema, frame=frame, neighbour=neighbour, replaced=pair.replaced)
+
+
+@given(
+    low=st.floats(0.01, 1.0),
+    high=st.floats(0.01, 1.0),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_corners_bound_every_pair_of_slopes(low: float, high: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(8, 3))
+    radius = float(np.linalg.norm(vectors, axis=1).max())
+    gaps = np.linalg.norm(vectors[:, None] - vectors[None], axis=2)
+    both, withheld = slope_moves(low, high, radius, float(gaps.max()))
+    one_sign, _ = public_label_moves(max(low, high), radius, float(gaps.max()))
+    slopes = np.concatenate([[-low, 0.0, high], rng.uniform(-low, high, 5)])
+    for r in slopes:
+        assert np.linalg.norm(r * vectors, axis=1).max() <= withheld + 1e-12
+        for s in slopes:
+            moved = np.linalg.norm(r * vectors[:, None] - s * vectors[None], axis=2).max()
+            assert moved <= both + 1e-12
+            if r * s >= 0:
+                assert moved <= one_sign + 1e-12
+
+
+def test_opposite_corners_are_reached() -> None:
+    vector = np.array([1.0, 0.0])
+    assert slope_moves(0.5, 0.3, 1.0, 0.0)[0] == pytest.approx(
+        float(np.linalg.norm(-0.5 * vector - 0.3 * vector))
+    )
+
+
+@given(rate=st.floats(0.001, 0.999), ratio=st.floats(0.1, 2.0))
+def test_weighed_slopes_vanish_where_the_chance_is_right(rate: float, ratio: float) -> None:
+    low, high = slope_bounds(rate, 1.0, ratio)
+    chance = np.linspace(0.001, 0.999, 200)
+    weight = additive_descent._weight(chance, low, high)
+    positive, negative = (chance - 1) * weight, chance * weight
+    assert (positive >= -low - 1e-12).all()
+    assert (negative <= high + 1e-12).all()
+    expected = chance * positive + (1 - chance) * negative
+    assert np.abs(expected).max() < 1e-12
+
+
+MUTATIONS = ["half the noise", "no clip", "a corner forgotten", "observed levels", "a count free"]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_mistakes_are_caught_by_a_replay(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from halfmask.methods import additive
+
+    if mutation == "half the noise":
+        monkeypatch.setattr(
+            additive_descent.Stage, "_unit", lambda self, moves: 0.5 * self._most * moves[0]
+        )
+    elif mutation == "no clip":
+        monkeypatch.setattr(additive_descent, "_weight", lambda c, low, high: np.full_like(c, 50.0))
+        monkeypatch.setattr(additive_descent.np, "clip", lambda x, low, high: x, raising=True)
+    elif mutation == "a corner forgotten":
+        monkeypatch.setattr(
+            additive_descent, "slope_moves", lambda low, high, r, d: (0.2 * min(low, high) * r, r)
+        )
+    elif mutation == "observed levels":
+        real = additive.CodeSums.sums
+        monkeypatch.setattr(
+            additive,
+            "level_features",
+            lambda column, counts, noise, rows: level_features(
+                column, real(CodeSums([column]), np.ones(len(column.codes)))[0], 0.0, rows
+            ),
+        )
+    else:
+        monkeypatch.setattr(
+            additive._Fit, "_base_rate", lambda self: float(np.mean(self._target)) * 4 - 2
+        )
+    with pytest.raises((AssertionError, ReplayError)):
+        _try_all_corners()
+
+
+def _try_all_corners() -> None:
+    for pair in corner_pairs("all", "two"):
+        repeated = _longer(pair)
+        estimator = repeated.estimator("additive", epsilon=LOUD)
+        assert_within_charge(estimator, repeated.frame, repeated.neighbour, replaced=0)
+
+
+@given(
+    rows=st.floats(1, 1e9),
+    private=st.integers(0, 100),
+    public=st.integers(0, 100),
+    label_private=st.booleans(),
+    number=st.booleans(),
+    mu=st.floats(1e-3, 1e3),
+)
+def test_shares_of_a_plan_never_exceed_the_budget(
+    rows: float, private: int, public: int, label_private: bool, number: bool, mu: float
+) -> None:
+    if not (label_private or private):
+        return
+    plan = AdditivePlan.of(
+        rows=rows,
+        private_columns=private,
+        public_columns=public,
+        label_private=label_private,
+        number=number,
+        mu=mu,
+    )
+    shares = [plan.base, plan.spread, plan.public, plan.counts, plan.worth]
+    shares += [plan.descent, plan.comparison, plan.covered]
+    assert min(shares) >= 0
+    assert sum(shares) <= 1 + 1e-12
+
+
+def test_code_sums_equal_one_hot_products() -> None:
+    rng = np.random.default_rng(0)
+    columns = [
+        CodedColumn(
+            name=str(size),
+            private=True,
+            codes=rng.integers(0, size, 70_000).astype(np.uint16),
+            levels=size,
+            values=None,
+        )
+        for size in (3, 300, 17, 2, 900)
+    ]
+    sums = CodeSums(columns)
+    weights = [rng.normal(size=column.levels) for column in columns]
+    scores = sum(weight[column.codes] for weight, column in zip(weights, columns, strict=True))
+    assert np.allclose(sums.scores(weights), scores)
+    values = rng.normal(size=70_000)
+    for found, column in zip(sums.sums(values), columns, strict=True):
+        assert np.allclose(found, np.bincount(column.codes, values, minlength=column.levels))
+    at, total = sums.sums_at(weights, lambda found, rows: found * values[rows])
+    assert total == pytest.approx(float(scores @ values))
+    assert np.allclose(
+        at[1], np.bincount(columns[1].codes, scores * values, minlength=columns[1].levels)
+    )
+
+
+def _people(rows: int, seed: int, *, number: bool = False) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age, pay = rng.uniform(18, 90, rows), rng.exponential(2000.0, rows)
+    kind = rng.choice(["a", "b", "c"], rows)
+    town = rng.choice(["north", "south"], rows)
+    score = 0.05 * (age - 50) + 0.8 * (kind == "a") + 0.6 * (town == "north") - 2.0
+    score += 1.2 * (pay > 4000)
+    y: Any = np.where(rng.random(rows) < 1 / (1 + np.exp(-score)), "yes", "no")
+    if number:
+        y = np.clip(score + rng.normal(size=rows), -5, 5)
+    return pd.DataFrame({"age": age, "pay": pay, "kind": kind, "town": town, "y": y})
+
+
+def _schema(private: tuple[str, ...], *, label: str = "private", number: bool = False) -> Schema:
+    declared: dict[str, dict[str, Any]] = {
+        "age": {"kind": "number", "bounds": (0, 120)},
+        "pay": {"kind": "number", "bounds": (0, 100_000)},
+        "kind": {"kind": "category", "categories": ("a", "b", "c")},
+        "town": {"kind": "category", "categories": ("north", "south")},
+    }
+    target = {"bounds": (-5, 5)} if number else {"classes": ("no", "yes")}
+    role: Any = label
+    return Schema(
+        Label("y", role, **target),
+        tuple(
+            Column(name, "private" if name in private else "public", **each)
+            for name, each in declared.items()
+        ),
+    )
+
+
+ALL = ("age", "pay", "kind", "town")
+
+
+def _explained(model: Any, test: pd.DataFrame) -> float:
+    chance = np.clip(model.predict_proba(test)[:, 1], 1e-6, 1 - 1e-6)
+    yes = (test["y"] == "yes").to_numpy()
+    rate = yes.mean()
+    loss = -np.mean(np.where(yes, np.log(chance), np.log(1 - chance)))
+    return float(1 - loss / -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate)))
+
+
+@pytest.mark.parametrize(
+    ("private", "label", "least"),
+    [(ALL, "private", 0.08), (("pay", "kind"), "private", 0.09), ((), "private", 0.1)],
+)
+def test_a_model_learns_from_every_set_of_roles(
+    private: tuple[str, ...], label: str, least: float
+) -> None:
+    train, test = _people(20_000, 1), _people(10_000, 2)
+    schema = _schema(private, label=label)
+    model = HalfmaskClassifier(schema, epsilon=2.0, delta=1e-6, unsafe_seed=3).fit(train)
+    assert model.method_ == "additive"
+    assert _explained(model, test) > least
+    chance = model.predict_proba(test)[:, 1]
+    order = np.array_split(np.argsort(chance), 10)
+    yes = (test["y"] == "yes").to_numpy()
+    gaps = [abs(chance[rows].mean() - yes[rows].mean()) for rows in order]
+    assert np.mean(gaps) < 0.04
+
+
+def test_private_columns_add_to_the_free_model_and_never_take_much() -> None:
+    train, test = _people(8_000, 1), _people(8_000, 2)
+    schema = _schema(("pay", "kind"), label="public")
+    free = None
+    for epsilon in (0.01, 0.1, 1.0, 10.0):
+        model = HalfmaskClassifier(schema, epsilon=epsilon, delta=1e-6, unsafe_seed=5).fit(train)
+        found = _explained(model, test)
+        free = found if free is None else free
+        assert found > free - 0.01
+    assert found > free + 0.02
+
+
+def test_loud_noise_leaves_the_base_rate() -> None:
+    train, test = _people(500, 1), _people(5_000, 2)
+    model = HalfmaskClassifier(_schema(ALL), epsilon=0.05, delta=1e-6, unsafe_seed=1).fit(train)
+    assert len(np.unique(model.predict_proba(test)[:, 1])) == 1
+    assert model.model_.details["base_rate_only"]
+
+
+def test_numbers_are_learnt_and_scaled_back() -> None:
+    train, test = _people(20_000, 1, number=True), _people(5_000, 2, number=True)
+    for private, label in ((ALL, "private"), (("pay",), "public"), ((), "private")):
+        schema = _schema(private, label=label, number=True)
+        model = HalfmaskRegressor(schema, epsilon=4.0, delta=1e-6, unsafe_seed=1).fit(train)
+        assert model.score(test) > 0.4
+
+
+def test_scores_that_the_guarantee_covers_agree_with_held_out_rows() -> None:
+    train, test = _people(30_000, 1), _people(20_000, 2)
+    model = HalfmaskClassifier(_schema(ALL), epsilon=4.0, delta=1e-6, unsafe_seed=1).fit(train)
+    covered = model.model_.details["covered"]
+    chance = np.clip(model.predict_proba(test)[:, 1], 1e-6, 1 - 1e-6)
+    yes = (test["y"] == "yes").to_numpy()
+    loss = -np.mean(np.where(yes, np.log(chance), np.log(1 - chance)))
+    assert abs(covered["log_loss"] - loss) < covered["log_loss_bar"] + 0.01
+    assert 0.5 < covered["auc"] <= 1
+
+
+def test_a_stored_model_predicts_the_same(tmp_path: Any) -> None:
+    train = _people(2_000, 1)
+    for private, label in ((ALL, "private"), (("pay",), "public"), (("pay",), "private")):
+        schema = _schema(private, label=label)
+        model = HalfmaskClassifier(schema, epsilon=5.0, delta=1e-6, unsafe_seed=1).fit(train)
+        folder = tmp_path / f"{len(private)}{label}"
+        model.model_.save(folder)
+        again = Model.load(folder)
+        table = again.encode(train)
+        assert np.array_equal(again.scores(table)[:, 0], model.decision_function(train))
+
+
+def test_distinct_values_come_before_quantiles() -> None:
+    values = np.concatenate([np.zeros(9_400), np.arange(1, 601)])
+    frame = pd.DataFrame({"x": values, "y": ["no", "yes"] * 5_000})
+    schema = Schema(
+        Label("y", "private", classes=("no", "yes")), (Column("x", "public", "number"),)
+    )
+    table = Encoder.fit(schema, frame).encode(frame)
+    counts = np.bincount(table.coded[0].codes)
+    assert counts[0] == 9_400
+    assert len(counts) > 16
+
+
+def test_a_model_and_its_plan_do_not_depend_on_what_was_not_released() -> None:
+    """Same noise, one private value changed: only what follows from releases may differ."""
+    train = _people(3_000, 1)
+    other = train.copy()
+    other.loc[7, ["age", "pay", "kind", "town", "y"]] = [20.0, 9e4, "c", "south", "yes"]
+    estimator = HalfmaskClassifier(_schema(ALL), epsilon=1.0, delta=1e-6)
+    told = record(estimator, train)
+    again = replay(estimator, other, told)
+    assert told.same_model(again)
