@@ -55,6 +55,9 @@ class AdditiveModel(Model):
         """The inverse of `arrays`."""
         from halfmask.methods.free_model import FreeModel
 
+        numbers = ("weights", "numbers", "bend", "bend_edges", "offset_weights")
+        if not all(np.isfinite(arrays[name]).all() for name in numbers if name in arrays):
+            raise ValueError("a weight is not a finite number")
         ends = np.cumsum(arrays["levels"])[:-1]
         offset = arrays.get("offset_weights")
         free = {n.removeprefix("free."): a for n, a in arrays.items() if n.startswith("free.")}

@@ -236,12 +236,14 @@ def _distinct_edges(values: np.ndarray, bins: int) -> np.ndarray:
     Quantiles alone would leave one bin for a column that is zero in most rows.
     """
     distinct, counts = np.unique(values, return_counts=True)
-    between: np.ndarray = (distinct[1:] + distinct[:-1]) / 2
+    between: np.ndarray = distinct[1:] / 2 + distinct[:-1] / 2
     if len(distinct) <= bins:
         return between
     # Neighbours that are rare together cannot fill a bin: they are one value from here on.
     ranks = (np.cumsum(counts) * _FINEST) // len(values)
-    last = np.flatnonzero(np.append(ranks[1:] != ranks[:-1], True))
+    heavy = counts * _FINEST >= len(values)
+    apart = (ranks[1:] != ranks[:-1]) | heavy[1:] | heavy[:-1]
+    last = np.flatnonzero(np.append(apart, True))
     counts = np.diff(np.cumsum(counts)[last], prepend=0)
     edges: list[float] = []
     rest, held = len(values), 0

@@ -220,6 +220,7 @@ def _tried(model: Model) -> Model:
         public=public,
         private=private,
         schema=None if model.encoder is None else model.encoder.schema,
+        coded=() if model.encoder is None else model.encoder.ends(),
     )
     outputs = len(model.classes or ()) if len(model.classes or ()) > 2 else 1
     if model._finite_scores(rows).shape != (2, outputs):

@@ -329,6 +329,21 @@ class Encoder:
             for column in self.schema.columns
         }
 
+    def ends(self) -> tuple[CodedColumn, ...]:
+        """Two made-up rows: the first level of every column, and the last."""
+        grids = self.grids or {}
+        return tuple(
+            CodedColumn(
+                name=column.name,
+                private=column.role == "private",
+                codes=np.array([0, grids[column.name].width - 1]),
+                levels=grids[column.name].width,
+                values=None,
+            )
+            for column in self.schema.columns
+            if column.name in grids
+        )
+
     def _coded(self, table: pa.Table) -> tuple[CodedColumn, ...]:
         """Every column as levels. Guarantee: docs/proofs/encoding.md."""
         coded: list[CodedColumn] = []

@@ -182,7 +182,8 @@ def _positions(groups: NDArray[np.intp], values: Floats, counts: Floats, share: 
     """Where a group lies in [0, 1]: half by its rank, half by its number (1st to 99th percent)."""
     weights = np.maximum(counts, 1e-9)
     totals = np.bincount(groups, weights)
-    numbers = np.bincount(groups, weights * values) / totals
+    # Halves, since a public number may be as large as numbers get.
+    numbers = np.bincount(groups, weights / totals[groups] * (values / 2))
     if len(numbers) == 1:
         return np.zeros(1)
     cumulated = np.cumsum(share)
