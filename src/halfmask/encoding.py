@@ -79,7 +79,7 @@ class Scaled:
     def write(self, block: np.ndarray, table: pa.Table, column: str) -> None:
         values = _range_values(table, column, self.unit)
         missing = np.isnan(values)
-        # Halves, since the width of a learnt range may overflow; they may also be too close to tell.
+        # Halves, since the width of a learnt range may overflow; two of them may also be equal.
         half = self.high / 2 - self.low / 2
         if half > 0:
             inside = np.clip(values, self.low, self.high)
