@@ -64,15 +64,16 @@ def test_table_plot_models_and_one_budget(files: Path) -> None:
     out = files / "compared"
     test = ["--test", files / "test.csv"]
     result = compare(
-        files, "--methods", "auto,gd,dp-sgd", "--epsilon", 2, *test, "--out", out, "--json"
+        files, "--methods", "auto,additive,dp-sgd", "--epsilon", 2, *test, "--out", out, "--json"
     )
     printed = json.loads(result.stdout)
     assert printed["spent"] <= 2
     assert printed["spent"] > 1.9
     assert printed["covered_by_guarantee"] is False
     methods = {row["method"]: row for row in printed["methods"]}
-    assert list(methods) == ["gd", "dp-sgd"]  # auto is gd here, and is not paid for twice
-    assert methods["gd"]["auto"]
+    # auto is additive here, and is not paid for twice
+    assert list(methods) == ["additive", "dp-sgd"]
+    assert methods["additive"]["auto"]
     for row in printed["methods"]:
         assert 0.5 < row["accuracy"] <= 1
         assert row["epsilon"] == pytest.approx(printed["epsilon_each"], rel=2e-3)

@@ -152,11 +152,11 @@ def test_an_unsafe_seed_is_reproducible_and_not_private(people: Path) -> None:
     stated = json.loads(results[0].stdout)["privacy"]
     assert stated["epsilon"] is None
     assert stated["seeded"] is True
-    first, second = (np.load(people / f"m{i}" / "model.npz")["coef"] for i in range(2))
+    first, second = (np.load(people / f"m{i}" / "model.npz")["weights"] for i in range(2))
     np.testing.assert_array_equal(first, second)
     third = train(people, "--unsafe-seed", 4, out="m2")
     assert third.exit_code == 0
-    assert not np.array_equal(first, np.load(people / "m2" / "model.npz")["coef"])
+    assert not np.array_equal(first, np.load(people / "m2" / "model.npz")["weights"])
 
 
 @pytest.mark.parametrize(

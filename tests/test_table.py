@@ -335,3 +335,19 @@ def test_a_million_rows_encode_in_seconds_and_in_memory() -> None:
     assert encoded_table.private.shape == (n, 6 * 17 + 6 * 4)
     assert seconds < 20
     assert grown < 1.5 * encoded_table.private.nbytes + 500e6
+
+
+@pytest.mark.parametrize("ends", [(0.0, 5e-324), (-0.0, 0.0), (5e-324, 1e-323)])
+@pytest.mark.parametrize("role", ["public", "private"])
+def test_a_range_too_narrow_to_divide_gives_finite_numbers(
+    role: str, ends: tuple[float, float]
+) -> None:
+    if role == "private" and not ends[0] < ends[1]:
+        pytest.skip("such bounds are refused")
+    column = Column("x", role, "number", bounds=ends if role == "private" else None, bins=0)
+    schema = Schema(Label("y", "private", classes=("a", "b")), (column,))
+    frame = pa.table({"x": [*ends, None], "y": ["a", "b", "a"]})
+    table = Encoder.fit(schema, frame).encode(frame)
+    block = table.public if role == "public" else table.private
+    assert np.isfinite(block).all()
+    assert (np.abs(block) <= 1).all()

@@ -86,10 +86,11 @@ class Scaled:
     def write(self, block: np.ndarray, table: pa.Table, column: str) -> None:
         values = _range_values(table, column, self.unit)
         missing = np.isnan(values)
-        if self.high > self.low:
+        # Halves, since the width of a learnt range may overflow; two of them may also be equal.
+        half = self.high / 2 - self.low / 2
+        if half > 0:
             inside = np.clip(values, self.low, self.high)
-            # Halves, since the width of a learnt range may overflow.
-            share = (inside / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
+            share = (inside / 2 - self.low / 2) / half
             scaled = np.clip(share * 2 - 1, -1.0, 1.0)
             block[:, 0] = np.where(missing, 0.0, scaled)
         block[:, 1] = missing

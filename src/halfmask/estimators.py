@@ -137,7 +137,7 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
     def _linear(self, name: str) -> NDArray[np.float64]:
         check_is_fitted(self)
         fit = getattr(self.model_, "fit", None)
-        if fit is None:
+        if not hasattr(fit, name):
             raise AttributeError(f"Method {self.method_!r} has no {name}_: it is not linear.")
         array: NDArray[np.float64] = getattr(fit, name)
         return array

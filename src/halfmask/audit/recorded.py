@@ -246,7 +246,7 @@ class _Replayer(_Recorder):
 
     def open(self, event: Event, what: str, *, in_parts: bool = False) -> None:
         """As recorded, or a ReplayError."""
-        place = len(self._plan)
+        place = len(self.events) + len(self._plan)
         recorded = list(zip(self._told.events, self._told.released, strict=True))[place:]
         _equal(f"plan, part {place + 1}", (event, what), recorded[0] if recorded else None)
         super().open(event, what, in_parts=in_parts)
