@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -138,13 +139,14 @@ def test_no_withheld_row_moves_a_fit_beyond_its_charge(method: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "options", "kinds", "examples"), each_case())
-def test_ten_thousand_replays_never_move_a_fit_beyond_its_charge(
+def test_many_replays_never_move_a_fit_beyond_its_charge(
     method: str, options: Any, kinds: dict[str, Any], examples: int
 ) -> None:
-    """As above, with as many neighbours as it takes to have 10,000 over all methods."""
+    """As above, with more neighbours: HALFMASK_REPLAYS=31 makes 10,000 of them over all methods."""
     if method == "mlp":
         pytest.importorskip("torch")
-    many = examples * (10 if method == "mlp" else 31)
+    times = int(os.environ.get("HALFMASK_REPLAYS", "6"))
+    many = examples * (min(times, 10) if method == "mlp" else times)
     over_pairs(neighbour_pairs(**kinds), many, lambda pair: share_of(pair, method, options))
 
 
