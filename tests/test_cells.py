@@ -222,6 +222,8 @@ def test_replacing_one_cell_by_anything_changes_no_other_row(
     rest = np.arange(len(cells)) != row
     assert first.public.tobytes() == second.public.tobytes()
     assert first.private[rest].tobytes() == second.private[rest].tobytes()
+    for one, two in zip(first.coded, second.coded, strict=True):
+        assert one.codes[rest].tobytes() == two.codes[rest].tobytes()
     assert first.private.shape == second.private.shape
 
 

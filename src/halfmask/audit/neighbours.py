@@ -312,6 +312,10 @@ class _Encoded:
         for name in {one.private_sources[place] for place in np.flatnonzero(differs.any(axis=0))}:
             places = [place for place, source in enumerate(one.private_sources) if source == name]
             rows[name] = int(differs[:, places].any(axis=1).sum())
+        for first, second in zip(one.coded, two.coded, strict=True):
+            moved = first.codes != second.codes
+            moved[row] &= not first.private
+            rows[first.name] = max(rows[first.name], int(moved.sum()))
         labels = np.asarray(one.label != two.label)
         labels[row] = False
         rows["y"] = int(labels.sum())
