@@ -161,7 +161,9 @@ class ThreadRanks(Ranks):
 class _Silent(SharedReleaser):
     """Every release is zero, so that whatever else differs was not released."""
 
-    def noisy(self, value: np.ndarray, noise_std: float) -> np.ndarray:
+    def noisy(
+        self, value: np.ndarray, noise_std: float, event: Any = None, what: str = ""
+    ) -> np.ndarray:
         self.pay()
         return np.zeros(value.shape)
 

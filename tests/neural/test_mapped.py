@@ -74,7 +74,8 @@ def test_mapped_rows_are_those_of_a_table_in_memory(
     encoder = Encoder.fit(SCHEMA, whole)
     expected = NetworkRows.of(encoder.encode(whole.slice(own.start, len(own))))
     with mapped_parquet(path, SCHEMA, own=own) as (same, table):
-        assert same.to_json() == encoder.to_json()
+        # Grids are for methods that read levels: a mapped file is read for a network.
+        assert same.to_json() == {k: v for k, v in encoder.to_json().items() if k != "grids"}
         assert np.array_equal(table.decoded.values, expected.values)
         assert np.array_equal(table.decoded.labels, expected.labels)
         assert np.array_equal(table.decoded.columns, expected.columns)
