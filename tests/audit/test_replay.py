@@ -145,7 +145,7 @@ def test_many_replays_never_move_a_fit_beyond_its_charge(
     """As above, with more neighbours: HALFMASK_REPLAYS=31 makes 10,000 of them over all methods."""
     if method == "mlp":
         pytest.importorskip("torch")
-    times = int(os.environ.get("HALFMASK_REPLAYS", "6"))
+    times = int(os.environ.get("HALFMASK_REPLAYS", "3"))
     many = examples * (min(times, 10) if method == "mlp" else times)
     over_pairs(neighbour_pairs(**kinds), many, lambda pair: share_of(pair, method, options))
 
