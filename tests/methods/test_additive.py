@@ -30,7 +30,7 @@ ROLES = ("all", "half", "features", "label")
 
 @pytest.mark.parametrize("roles", ROLES)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None)
 def test_no_neighbour_moves_the_releases_beyond_the_charge(roles: str, data: st.DataObject) -> None:
     pair = data.draw(neighbour_pairs(roles=(roles,), labels=("two", "number")))
     epsilon = data.draw(st.sampled_from([1.0, LOUD]))

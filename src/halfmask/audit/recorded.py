@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -328,22 +328,12 @@ def _described(model: Model) -> str:
         _learnt(model),
         model.method,
         model.reason,
-        sorted(_to_nine_digits(model.details).items()),
+        sorted(model.details.items()),
         model.privacy.to_json(),
     )
     return repr(facts)
 
 
-def _to_nine_digits(value: Any) -> Any:
-    """Numbers shortened: how an array lies in memory changes the last digits of linear algebra."""
-    if isinstance(value, Mapping):
-        return {key: _to_nine_digits(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_to_nine_digits(each) for each in value]
-    return f"{value:.8e}" if isinstance(value, float) else value
-
-
 def _same(one: NDArray[Any], two: NDArray[Any]) -> bool:
-    if one.shape != two.shape or one.dtype.kind != "f":
-        return bool(np.array_equal(one, two))
-    return bool(np.allclose(one, two, rtol=1e-8, atol=1e-10, equal_nan=True))
+    numbers = one.dtype.kind == "f"
+    return one.shape == two.shape and np.array_equal(one, two, equal_nan=numbers)
