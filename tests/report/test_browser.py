@@ -87,13 +87,17 @@ def report(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("browser")
     folder, out = place / "model", place / "report.html"
     shutil.copytree(trained.folder, folder)
-    run("audit", folder, "--data", trained.data, "--canaries", 60, "--confidence", 0.9999)
+    kept = place / "audit"
+    run(
+        *("audit", folder, "--data", trained.data, "--canaries", 60),
+        *("--confidence", 0.9999, "--out", kept),
+    )
     model = Model.load(folder)
     curve = PublicLoss("a loss", steps=30)
     for step in range(1, 31):
         curve.note(step, 1 / step)
     replace(model, details={**model.details, **curve.details()}).save(folder)
-    run("report", folder, "--out", out, "--data", trained.data)
+    run("report", folder, "--out", out, "--data", trained.data, "--audit", kept)
     return out
 
 
@@ -131,7 +135,7 @@ def test_embedded_statement_parses_and_equals_the_models(
 
 def test_all_figures_are_drawn(browser: Chromium) -> None:
     figures = browser.evaluate(FIGURES)
-    assert len(figures) == 7
+    assert len(figures) == 7, [figure["label"] for figure in figures]
     for figure in figures:
         assert figure["width"] > 200, figure
         assert figure["height"] > 100, figure
