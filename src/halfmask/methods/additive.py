@@ -22,7 +22,7 @@ from scipy.special import expit, logit
 from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
-from halfmask.methods.additive_descent import Descent, PrivatePart, Stage
+from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, bounded_weight
 from halfmask.methods.code_sums import CodeSums
 from halfmask.methods.covered import covered_classes, covered_numbers
 from halfmask.methods.free_model import FreeModel, cross_fitted
@@ -37,6 +37,14 @@ STEPS = 40
 # Labels of a standardised number are clipped here in one release, residuals in a comparison.
 _LABEL = 1.5
 _FOLDS = 5
+# What the comparison's sums get: errors, errors by score, scores, their squares, and curvatures by
+# the score's powers 0, 1 and 2.
+_COMPARISON = np.array([0.10, 0.70, 0.03, 0.07, 0.02, 0.03, 0.05])
+# How far curvatures may be from those of a normal score.
+_NORMAL = 0.2
+_STEEPEST = 1.5
+# By how much a released base rate, or a free model, may typically be off.
+_SHIFT = 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,11 +267,13 @@ class _Fit:
                 weights[place] = weight
             bend = placed[len(self._private)][:-1] if len(stage) > len(self._private) else bend
             spread = math.hypot(spread, unit * part.spread)
-        slope = self._compared(np.full(len(offset), base), scores - base, unit, spread, at=1.0)
-        self._cover(base + slope * (scores - base), base, unit, slope * spread)
+        shift, slope = self._compared(np.full(len(offset), base), scores - base, unit, spread)
+        self._cover(base + shift + slope * (scores - base), base, unit, slope * spread)
         return self._fit(
             base,
-            intercept=base + slope * (added - (base if offset_weights is not None else 0.0)),
+            intercept=base
+            + shift
+            + slope * (added - (base if offset_weights is not None else 0.0)),
             weights=[slope * weight for weight in weights],
             offset_weights=offset_weights,
             offset_start=offset_start,
@@ -296,17 +306,16 @@ class _Fit:
         part = self._descend(stage, offset, unit, base)
         placed = [unit * table for table in part.by_level()]
         extra = CodeSums(stage).scores(placed) - unit * part.mean
-        slope = self._compared(offset, extra, unit, unit * part.spread, at=0.0)
-        self._cover(
-            offset + slope * extra, base, unit, math.hypot(float(np.std(offset)), part.spread)
-        )
+        shift, slope = self._compared(offset, extra, unit, unit * part.spread)
+        spread = math.hypot(float(np.std(offset)), part.spread)
+        self._cover(offset + shift + slope * extra, base, unit, spread)
         weights = [np.zeros(column.levels) for column in self._columns]
         for place, weight in zip(self._private, placed, strict=False):
             weights[place] = slope * weight
         bend = slope * placed[-1][:-1] if len(stage) > len(self._private) else np.zeros(0)
         return self._fit(
             base,
-            intercept=-slope * unit * part.mean + (0.0 if places else base),
+            intercept=shift - slope * unit * part.mean + (0.0 if places else base),
             weights=weights,
             free=free,
             free_columns=places,
@@ -438,17 +447,21 @@ class _Fit:
     def _counts(self, stage: Sequence[CodedColumn]) -> list[LevelFeatures]:
         """Level features from noisy counts of private columns and exact ones of public ones."""
         assert self._counts_stage is not None
-        exact = CodeSums(stage).sums(self._weights)
         hidden = [place for place, column in enumerate(stage) if column.private]
+        exact = CodeSums([stage[place] for place in hidden]).sums(self._weights)
         moves = (math.sqrt(2 * len(hidden)), math.sqrt(len(hidden)))
-        noisy = self._counts_stage.release(np.concatenate([exact[p] for p in hidden]), moves)
+        noisy = self._counts_stage.release(np.concatenate(exact), moves)
         ends = np.cumsum([stage[place].levels for place in hidden])
         released = dict(zip(hidden, np.split(noisy, ends[:-1]), strict=True))
         noise = self._counts_stage.noise(moves)
+        # Exact counts are summed by themselves: beside a private column, the order of the sum, and
+        # with it the last digit, would follow from private codes.
         return [
             level_features(column, released[place], noise, self._n)
             if column.private
-            else level_features(column, exact[place], 0.0, self._n)
+            else level_features(
+                column, np.bincount(column.codes, self._weights, column.levels), 0.0, self._n
+            )
             for place, column in enumerate(stage)
         ]
 
@@ -481,40 +494,83 @@ class _Fit:
     # --- comparison and covered scores
 
     def _compared(
-        self, offset: Floats, extra: Floats, unit: float, spread: float, *, at: float
-    ) -> float:
-        """How far to trust `extra` in offset + slope · extra: one Newton step in the slope.
+        self, offset: Floats, extra: Floats, unit: float, spread: float
+    ) -> tuple[float, float]:
+        """Shift and slope of offset + shift + slope · extra: one Newton step from 0 and 1.
 
-        The step is taken from `at`; noise that could have made the slope is taken off it, as James
-        and Stein do, so that a model that noise has made falls back to the offset.
+        Noise that could have made the slope is taken off it, as James and Stein do, so that a model
+        that noise has made falls back to the offset. Clipped scores only multiply errors: the
+        errors are those of the scores as they are, or large scores would bias the slope.
         """
         assert self._comparison_stage is not None
-        width = min(max(2.5 * spread / unit, 0.2), 4.0)
+        width = min(max(3 * spread / unit, 0.2), 6.0)
         inside = np.clip(extra / unit, -width, width)
-        score = offset / unit + at * inside
+        score = (offset + extra) / unit
         if self._number:
-            residual = np.clip(self._target / unit - score, -_LABEL, _LABEL)
-            curve, longest, steepest = np.ones(len(score)), _LABEL, 1.0
+            longest, most = _LABEL, 1.0
+            error = np.clip(self._target / unit - score, -longest, longest)
+            bend = (np.abs(error) < longest).astype(np.float64)
         else:
+            longest, most = 0.5, 0.25
             chance = expit(score)
-            residual, curve = self._target - chance, chance * (1 - chance)
-            longest, steepest = 1.0, 0.25
+            weight = bounded_weight(chance, longest, longest)
+            error = (self._target - chance) * weight
+            bend = chance * (1 - chance) * weight
         weights = self._weights * self._labelled
-        # Two numbers that move by at most 2·longest·width (withheld: half) and steepest·width².
-        share = 0.15
-        first = (weights * residual) @ inside / (2 * longest * width) * math.sqrt(1 - share)
-        second = (weights * curve) @ inside**2 / (steepest * width**2) * math.sqrt(share)
+        # Each in units of its largest change; squares of the shares add up to 1.
+        units = np.array([2 * longest, 2 * longest * width, 2 * width, width**2])
+        units = np.append(units, [most, 2 * most * width, most * width**2]) / np.sqrt(_COMPARISON)
+        powers = np.stack([np.ones(len(inside)), inside, inside**2])
+        sums = [
+            powers[:2] @ (weights * error),
+            powers[1:] @ self._weights,
+            powers @ (weights * bend),
+        ]
         moves = (1.0, 1.0)
-        noisy = self._comparison_stage.release(np.array([first, second]), moves)
-        noise = self._comparison_stage.noise(moves)
-        gradient = noisy[0] * 2 * longest * width / math.sqrt(1 - share)
-        curvature = max(noisy[1], noise) * steepest * width**2 / math.sqrt(share)
-        error = noise * 2 * longest * width / math.sqrt(1 - share) / curvature
-        slope = at + gradient / curvature
-        shrunk = max(slope - error**2 / slope, 0.0) if slope > 0 else 0.0
-        used = float(min(shrunk, 1.25))
-        self.details["slope"] = {"estimate": float(slope), "noise": float(error), "used": used}
-        return used
+        noisy = self._comparison_stage.release(np.concatenate(sums) / units, moves) * units
+        noise = self._comparison_stage.noise(moves) * units
+        mean = float(np.clip(noisy[2] / self._n, -width, width))
+        variance = max(float(noisy[3] / self._n) - mean**2, float(noise[3] / self._n), 1e-6)
+        # Curvatures as released, held against those of a normal score as far as they are noisy.
+        normal = self._n * self._curvatures(offset / unit, mean, variance)
+        doubt = _NORMAL * np.array([normal[0], math.sqrt(normal[0] * normal[2]), normal[2]])
+        trust = doubt**2 / (doubt**2 + noise[4:] ** 2)
+        flat, tilted, steep = normal + trust * (noisy[4:] - normal)
+        flat, steep = max(flat, 0.3 * normal[0]), max(steep, 0.3 * normal[2])
+        tilted = math.copysign(min(abs(tilted), 0.9 * math.sqrt(flat * steep)), tilted)
+        inverse = np.linalg.inv([[flat, tilted], [tilted, steep]])
+        off = inverse @ noisy[:2]
+        errors = np.sqrt(inverse**2 @ noise[:2] ** 2)
+        slope = 1 + float(off[1])
+        shrunk = max(slope - float(errors[1]) ** 2 / slope, 0.0) if slope > 0 else 0.0
+        used = min(shrunk, _STEEPEST)
+        # The best shift at this slope; its own noise is held against how far off starts are.
+        shift = (float(noisy[0]) - tilted * (used - 1)) / flat
+        shift *= _SHIFT**2 / (_SHIFT**2 + (float(noise[0]) / flat) ** 2)
+        self.details["slope"] = {
+            "estimate": slope,
+            "noise": float(errors[1]),
+            "used": used,
+            "shift": shift,
+        }
+        return unit * shift, used
+
+    def _curvatures(self, offset: Floats, mean: float, variance: float) -> Floats:
+        """Means of c, c·z, c·z² where c is how an error bends with a score offset + z.
+
+        As if z were normal; offsets are public, or one released number.
+        """
+        nodes, parts = np.polynomial.hermite_e.hermegauss(15)
+        parts = parts / parts.sum()
+        z = mean + math.sqrt(variance) * nodes
+        bend = np.ones(len(z))
+        if not self._number:
+            known = np.quantile(offset, (np.arange(20) + 0.5) / 20)
+            chance = expit(known[:, None] + z)
+            weight = bounded_weight(chance, 0.5, 0.5)
+            bend = (chance * (1 - chance) * weight).mean(axis=0)
+        found: Floats = np.array([parts @ bend, parts @ (bend * z), parts @ (bend * z**2)])
+        return found
 
     def _cover(self, scores: Floats, base: float, unit: float, spread: float) -> None:
         """Scores of the final model on its own rows that the guarantee covers, with noise bars."""
