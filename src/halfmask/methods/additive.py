@@ -37,9 +37,8 @@ STEPS = 40
 # Labels of a standardised number are clipped here in one release, residuals in a comparison.
 _LABEL = 1.5
 _FOLDS = 5
-# What the comparison's sums get: errors, errors by score, scores, their squares, and curvatures by
-# the score's powers 0, 1 and 2.
-_COMPARISON = np.array([0.10, 0.70, 0.03, 0.07, 0.02, 0.03, 0.05])
+# What the comparison's sums get: errors, errors by score, scores, their squares, four curvatures.
+_COMPARISON = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
 # How far curvatures may be from those of a normal score.
 _NORMAL = 0.2
 _STEEPEST = 1.5
@@ -139,6 +138,10 @@ class AdditiveFit:
 
 def _stacked(columns: Sequence[CodedColumn], places: Sequence[int]) -> NDArray[np.integer[Any]]:
     return np.column_stack([columns[place].codes for place in places])
+
+
+def _counted(codes: NDArray[np.integer[Any]], weights: Floats, levels: int) -> Floats:
+    return np.asarray(np.bincount(codes, weights, levels), dtype=np.float64)
 
 
 def fit_additive(table: Table, releaser: Releaser, *, epsilon: float, delta: float) -> AdditiveFit:
@@ -460,7 +463,7 @@ class _Fit:
             level_features(column, released[place], noise, self._n)
             if column.private
             else level_features(
-                column, np.bincount(column.codes, self._weights, column.levels), 0.0, self._n
+                column, _counted(column.codes, self._weights, column.levels), 0.0, self._n
             )
             for place, column in enumerate(stage)
         ]
@@ -503,8 +506,11 @@ class _Fit:
         errors are those of the scores as they are, or large scores would bias the slope.
         """
         assert self._comparison_stage is not None
-        width = min(max(3 * spread / unit, 0.2), 6.0)
-        inside = np.clip(extra / unit, -width, width)
+        # Short scores multiply errors, which makes noise small; long ones measure curvature.
+        short = min(max(spread / unit, 0.1), 2.0)
+        long = 3 * short
+        inside = np.clip(extra / unit, -short, short)
+        far = np.clip(extra / unit, -long, long)
         score = (offset + extra) / unit
         if self._number:
             longest, most = _LABEL, 1.0
@@ -517,59 +523,58 @@ class _Fit:
             error = (self._target - chance) * weight
             bend = chance * (1 - chance) * weight
         weights = self._weights * self._labelled
-        # Each in units of its largest change; squares of the shares add up to 1.
-        units = np.array([2 * longest, 2 * longest * width, 2 * width, width**2])
-        units = np.append(units, [most, 2 * most * width, most * width**2]) / np.sqrt(_COMPARISON)
-        powers = np.stack([np.ones(len(inside)), inside, inside**2])
-        sums = [
-            powers[:2] @ (weights * error),
-            powers[1:] @ self._weights,
-            powers @ (weights * bend),
-        ]
+        errors, bends = weights * error, weights * bend
+        # Each in units of its largest change; the shares add up to 1.
+        units = np.array([2 * longest, 2 * longest * short, 2 * long, long**2])
+        units = np.append(units, most * np.array([1, 2 * short, 2 * long, short * long]))
+        units = units / np.sqrt(_COMPARISON)
+        sums = [errors.sum(), errors @ inside, self._weights @ far, self._weights @ far**2]
+        sums += [bends.sum(), bends @ inside, bends @ far, bends @ (inside * far)]
         moves = (1.0, 1.0)
-        noisy = self._comparison_stage.release(np.concatenate(sums) / units, moves) * units
+        noisy = self._comparison_stage.release(np.array(sums) / units, moves) * units
         noise = self._comparison_stage.noise(moves) * units
-        mean = float(np.clip(noisy[2] / self._n, -width, width))
+        mean = float(np.clip(noisy[2] / self._n, -long, long))
         variance = max(float(noisy[3] / self._n) - mean**2, float(noise[3] / self._n), 1e-6)
         # Curvatures as released, held against those of a normal score as far as they are noisy.
-        normal = self._n * self._curvatures(offset / unit, mean, variance)
-        doubt = _NORMAL * np.array([normal[0], math.sqrt(normal[0] * normal[2]), normal[2]])
-        trust = doubt**2 / (doubt**2 + noise[4:] ** 2)
-        flat, tilted, steep = normal + trust * (noisy[4:] - normal)
-        flat, steep = max(flat, 0.3 * normal[0]), max(steep, 0.3 * normal[2])
-        tilted = math.copysign(min(abs(tilted), 0.9 * math.sqrt(flat * steep)), tilted)
-        inverse = np.linalg.inv([[flat, tilted], [tilted, steep]])
-        off = inverse @ noisy[:2]
-        errors = np.sqrt(inverse**2 @ noise[:2] ** 2)
-        slope = 1 + float(off[1])
-        shrunk = max(slope - float(errors[1]) ** 2 / slope, 0.0) if slope > 0 else 0.0
+        normal = self._n * self._curvatures(offset / unit, mean, variance, short)
+        size = np.sqrt(normal[0] * np.array([normal[0], normal[0], normal[3], normal[3]]))
+        doubt = _NORMAL * size * np.array([1, short, 1, 1])
+        doubt[3] = _NORMAL * normal[3]
+        bent = normal + doubt**2 / (doubt**2 + noise[4:] ** 2) * (noisy[4:] - normal)
+        bent = bent.reshape(2, 2).T
+        # Shift and slope by what is likeliest: a shift is small, a slope may be anything.
+        precise = bent.T / noise[:2] ** 2
+        covariance = np.linalg.inv(precise @ bent + np.diag([1 / _SHIFT**2, 1e-9]))
+        off = covariance @ (precise @ noisy[:2])
+        slope, blur = 1 + float(off[1]), math.sqrt(float(covariance[1, 1]))
+        shrunk = max(slope - blur**2 / slope, 0.0) if slope > 0 else 0.0
         used = min(shrunk, _STEEPEST)
-        # The best shift at this slope; its own noise is held against how far off starts are.
-        shift = (float(noisy[0]) - tilted * (used - 1)) / flat
-        shift *= _SHIFT**2 / (_SHIFT**2 + (float(noise[0]) / flat) ** 2)
+        # The best shift at the slope that is used.
+        shift = float(off[0] + covariance[0, 1] / covariance[1, 1] * (used - slope))
         self.details["slope"] = {
             "estimate": slope,
-            "noise": float(errors[1]),
+            "noise": blur,
             "used": used,
             "shift": shift,
         }
         return unit * shift, used
 
-    def _curvatures(self, offset: Floats, mean: float, variance: float) -> Floats:
-        """Means of c, c·z, c·z² where c is how an error bends with a score offset + z.
+    def _curvatures(self, offset: Floats, mean: float, variance: float, short: float) -> Floats:
+        """Means of c·(1, g, z, g·z), c how an error bends with a score offset + z, g = z cut short.
 
         As if z were normal; offsets are public, or one released number.
         """
-        nodes, parts = np.polynomial.hermite_e.hermegauss(15)
-        parts = parts / parts.sum()
+        nodes = np.linspace(-4, 4, 81)
+        parts = np.exp(-0.5 * nodes**2)
         z = mean + math.sqrt(variance) * nodes
-        bend = np.ones(len(z))
+        bend = parts / parts.sum()
         if not self._number:
             known = np.quantile(offset, (np.arange(20) + 0.5) / 20)
             chance = expit(known[:, None] + z)
             weight = bounded_weight(chance, 0.5, 0.5)
-            bend = (chance * (1 - chance) * weight).mean(axis=0)
-        found: Floats = np.array([parts @ bend, parts @ (bend * z), parts @ (bend * z**2)])
+            bend = bend * (chance * (1 - chance) * weight).mean(axis=0)
+        cut = np.clip(z, -short, short)
+        found: Floats = np.array([bend.sum(), bend @ cut, bend @ z, bend @ (cut * z)])
         return found
 
     def _cover(self, scores: Floats, base: float, unit: float, spread: float) -> None:
