@@ -127,8 +127,8 @@ class _Solver:
                 curve = np.maximum(chance * (1 - chance), 0.01)
             curvature = self._gram(self._weights * curve)
             rest = self._known - self._summed(self._weights * chance) + curvature @ theta
-            spread = variance * np.diag(curvature) + self._std**2
-            weighed = curvature / spread[:, None]
+            spread = variance * curvature + np.diag(self._std**2 + 1e-9 * np.trace(curvature))
+            weighed = np.linalg.solve(spread, curvature)
             precision, right = curvature.T @ weighed, weighed.T @ rest
             for _ in range((12, 4)[turn] if turn < 2 else 0):
                 scales = self._again(precision, right, scales)
