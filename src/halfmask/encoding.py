@@ -61,12 +61,6 @@ class Bins:
         spans = [f"{column}={low}..{high}" for low, high in itertools.pairwise(ends)]
         return [*spans, f"{column}=<missing>"]
 
-    def write(self, block: np.ndarray, table: pa.Table, column: str) -> None:
-        values = _range_values(table, column, self.unit)
-        codes = np.searchsorted(np.asarray(self.edges), values, side="right")
-        codes[np.isnan(values)] = len(self.edges) + 1
-        block[np.arange(len(codes)), codes] = 1.0
-
     def to_json(self) -> dict[str, Any]:
         return {"edges": list(self.edges), **_unit_json(self.unit)}
 
@@ -83,17 +77,23 @@ class Scaled:
     def names(self, column: str) -> list[str]:
         return [column, f"{column}=<missing>"]
 
-    def write(self, block: np.ndarray, table: pa.Table, column: str) -> None:
-        values = _range_values(table, column, self.unit)
-        missing = np.isnan(values)
+    def scaled(self, values: np.ndarray) -> np.ndarray:
+        """The numbers in [-1, 1]; 0 where one is missing."""
         # Halves, since the width of a learnt range may overflow; two of them may also be equal.
         half = self.high / 2 - self.low / 2
-        if half > 0:
-            inside = np.clip(values, self.low, self.high)
-            share = (inside / 2 - self.low / 2) / half
-            scaled = np.clip(share * 2 - 1, -1.0, 1.0)
-            block[:, 0] = np.where(missing, 0.0, scaled)
-        block[:, 1] = missing
+        if not half > 0:
+            return np.zeros(len(values))
+        inside = np.clip(values, self.low, self.high)
+        share = (inside / 2 - self.low / 2) / half
+        found: np.ndarray = np.where(np.isnan(values), 0.0, np.clip(share * 2 - 1, -1.0, 1.0))
+        return found
+
+    def unscaled(self, numbers: np.ndarray) -> np.ndarray:
+        """Values that `scaled` brings near these numbers; NaN stays NaN, for a missing one."""
+        found: np.ndarray = (self.low / 2 + self.high / 2) + numbers * (
+            self.high / 2 - self.low / 2
+        )
+        return found
 
     def to_json(self) -> dict[str, Any]:
         return {"range": [self.low, self.high], **_unit_json(self.unit)}
@@ -124,10 +124,6 @@ class Levels:
         codes[missing] = len(self.levels) + 1
         return codes
 
-    def write(self, block: np.ndarray, table: pa.Table, column: str) -> None:
-        codes = self.codes(table, column)
-        block[np.arange(len(codes)), codes] = 1.0
-
     def to_json(self) -> dict[str, Any]:
         return {"levels": list(self.levels)}
 
@@ -150,17 +146,63 @@ class Grid:
     def names(self, column: str) -> list[str]:
         return Bins(edges=self.edges, unit=self.unit).names(column)
 
-    def codes(self, table: pa.Table, column: str) -> np.ndarray:
-        numbers_ = _range_values(table, column, self.unit)
-        codes = np.searchsorted(np.asarray(self.edges), numbers_, side="right")
-        codes[np.isnan(numbers_)] = len(self.edges) + 1
-        return codes
-
     def to_json(self) -> dict[str, Any]:
         return {"grid": list(self.edges), "values": list(self.values), **_unit_json(self.unit)}
 
 
 Coding = Bins | Scaled | Levels
+
+
+class Cells:
+    """How a column is kept: one small code per cell, fine enough for its features and its levels.
+
+    The codes of a number or date are the parts between all edges of its coding and of its grid, the
+    last one is "missing"; those of a category are its levels. `places` is the one-hot feature that
+    a code stands for (None of a column kept as a number), `level_of` the grid's level (None where
+    that is the code itself).
+    """
+
+    def __init__(self, coding: Coding, grid: Grid | Levels | None) -> None:
+        self.coding, self.grid = coding, grid
+        self.scaled = coding if isinstance(coding, Scaled) else None
+        self.places: np.ndarray | None = None
+        self.level_of: np.ndarray | None = None
+        if isinstance(coding, Levels):
+            if grid is not None and grid != coding:
+                raise DataError("The stored encoder is damaged: train the model again.")
+            self.count = coding.width
+            self.places = np.arange(self.count)
+            return
+        edges = [each.edges for each in (coding, grid) if isinstance(each, Bins | Grid)]
+        self._edges = np.unique(np.concatenate([np.zeros(0), *map(np.asarray, edges)]))
+        self.count = len(self._edges) + 2
+        if isinstance(coding, Bins):
+            self.places = self._part_of(coding.edges)
+        if isinstance(grid, Grid) and not np.array_equal(grid.edges, self._edges):
+            self.level_of = self._part_of(grid.edges)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The smallest type that holds all codes."""
+        return np.min_scalar_type(self.count)
+
+    def _part_of(self, edges: tuple[float, ...]) -> np.ndarray:
+        """The part between coarser edges that each code lies in: as many of them lie below."""
+        below = np.searchsorted(np.asarray(edges), self._edges, side="right")
+        return np.concatenate([[0], below, [len(edges) + 1]])
+
+    def read(self, table: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray | None]:
+        """The code of every cell and, of a column kept as a number, its number in [-1, 1]."""
+        if isinstance(self.coding, Levels):
+            return self.coding.codes(table, column).astype(self.dtype), None
+        values = _range_values(table, column, self.coding.unit)
+        return self.of_values(values), None if self.scaled is None else self.scaled.scaled(values)
+
+    def of_values(self, values: np.ndarray) -> np.ndarray:
+        """The codes of numbers or dates, NaN for missing ones."""
+        codes = np.searchsorted(self._edges, values, side="right")
+        codes[np.isnan(values)] = self.count - 1
+        return codes.astype(self.dtype)
 
 
 def declared(column: Column) -> Coding | None:

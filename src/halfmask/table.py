@@ -1,7 +1,9 @@
-"""Frames in, public and private blocks of numbers out, without a look at private values.
+"""Frames in, tables of small codes out, without a look at private values.
 
 An `Encoder` is fitted on public columns only and stored with a model; it turns a frame into a
-`Table`, the form in which every method receives data. Guarantee: docs/proofs/encoding.md.
+`Table`, the form in which every method receives data. A table holds each cell once, as a code;
+blocks of numbers and levels are made from codes on demand, so they cannot disagree.
+Guarantee: docs/proofs/encoding.md.
 """
 
 from __future__ import annotations
@@ -9,12 +11,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from halfmask.encoding import (
+    Cells,
     Coding,
     Grid,
     Levels,
@@ -51,24 +54,165 @@ class CodedColumn:
     levels: int
     values: np.ndarray | None
 
-    def kept(self, rows: np.ndarray) -> CodedColumn:
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KeptColumn:
+    """The cells of one column: a code each (see `Cells`), and numbers where it is kept as such."""
+
+    name: str
+    private: bool
+    cells: Cells
+    codes: np.ndarray
+    numbers: np.ndarray | None
+
+    @property
+    def width(self) -> int:
+        """The number of features that it is in a block."""
+        return self.cells.coding.width
+
+    def write(self, block: np.ndarray) -> None:
+        """Its features, into a block of zeros."""
+        if self.cells.places is not None:
+            block[np.arange(len(block)), self.cells.places[self.codes]] = 1.0
+        else:
+            block[:, 0] = self.numbers
+            block[:, 1] = self.codes == self.cells.count - 1
+
+    def coded(self) -> CodedColumn:
+        """Its levels, as the method `additive` reads them."""
+        grid, level_of = self.cells.grid, self.cells.level_of
+        assert grid is not None
+        codes = self.codes
+        if level_of is not None:
+            codes = level_of.astype(np.min_scalar_type(grid.width))[codes]
+        return CodedColumn(
+            name=self.name,
+            private=self.private,
+            codes=codes,
+            levels=grid.width,
+            values=np.asarray(grid.values) if isinstance(grid, Grid) else None,
+        )
+
+    def kept(self, rows: np.ndarray) -> KeptColumn:
         """The same column of some rows."""
-        return replace(self, codes=self.codes[rows])
+        numbers = None if self.numbers is None else self.numbers[rows]
+        return replace(self, codes=self.codes[rows], numbers=numbers)
+
+    def filled(self, values: np.ndarray) -> KeptColumn:
+        """The column with other values: codes, or numbers in [-1, 1] if it is kept as such.
+
+        NaN is a missing number.
+        """
+        scaled = self.cells.scaled
+        if scaled is None:
+            return replace(self, codes=values.astype(self.codes.dtype))
+        codes = self.cells.of_values(scaled.unscaled(values))
+        return replace(self, codes=codes, numbers=np.where(np.isnan(values), 0.0, values))
+
+    def planted(self, rows: np.ndarray, other: KeptColumn) -> KeptColumn:
+        """The column with the cells of `other` in place of its own in `rows`."""
+        return replace(
+            self,
+            codes=_with(self.codes, rows, other.codes),
+            numbers=None if self.numbers is None else _with(self.numbers, rows, other.numbers),
+        )
+
+
+def _with(array: np.ndarray, rows: np.ndarray, values: np.ndarray | None) -> np.ndarray:
+    copied = array.copy()
+    copied[rows] = values
+    return copied
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Blocks:
+    """Features as two blocks of float64: those of a bare array, or made by hand."""
+
+    public: np.ndarray
+    private: np.ndarray
+    coded: ClassVar[tuple[CodedColumn, ...]] = ()
+
+    @property
+    def n(self) -> int:
+        return len(self.private)
+
+    def kept(self, rows: np.ndarray) -> Blocks:
+        return Blocks(public=self.public[rows], private=self.private[rows])
+
+    def planted(self, rows: np.ndarray, other: Blocks | Codes) -> Blocks:
+        return replace(self, private=_with(self.private, rows, other.private))
+
+    def blank(self) -> Blocks:
+        """The same without a private value."""
+        return replace(self, private=np.zeros_like(self.private))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Codes:
+    """Features as codes, in the order of the schema; blocks and levels are made when asked for."""
+
+    columns: tuple[KeptColumn, ...]
+    n: int
+
+    @cached_property
+    def public(self) -> np.ndarray:
+        return self._block(private=False)
+
+    @cached_property
+    def private(self) -> np.ndarray:
+        return self._block(private=True)
+
+    @cached_property
+    def coded(self) -> tuple[CodedColumn, ...]:
+        if any(column.cells.grid is None for column in self.columns):
+            return ()
+        return tuple(column.coded() for column in self.columns)
+
+    def _block(self, *, private: bool) -> np.ndarray:
+        columns = [column for column in self.columns if column.private == private]
+        block = np.zeros((self.n, sum(column.width for column in columns)))
+        start = 0
+        for column in columns:
+            column.write(block[:, start : start + column.width])
+            start += column.width
+        return block
+
+    def kept(self, rows: np.ndarray) -> Codes:
+        columns = tuple(column.kept(rows) for column in self.columns)
+        return Codes(columns=columns, n=len(np.arange(self.n)[rows]))
+
+    def planted(self, rows: np.ndarray, other: Blocks | Codes) -> Codes:
+        if not isinstance(other, Codes):
+            raise InputError("Rows of a bare array cannot be planted in a table with a schema.")
+        pairs = zip(self.columns, other.columns, strict=True)
+        columns = tuple(
+            mine.planted(rows, theirs) if mine.private else mine for mine, theirs in pairs
+        )
+        return replace(self, columns=columns)
+
+    def blank(self) -> Codes:
+        """The same without a private value."""
+        columns = (c.filled(np.zeros(self.n)) if c.private else c for c in self.columns)
+        return replace(self, columns=tuple(columns))
+
+    def filled(self, name: str, values: np.ndarray) -> Codes:
+        columns = (c.filled(values) if c.name == name else c for c in self.columns)
+        return replace(self, columns=tuple(columns))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Table:
-    """Rows as two blocks of float64, known to have norms of at most `public_norm`, `private_norm`.
+    """Rows: codes of columns, or blocks of a bare array; a label, a unit, and what is known of all.
 
+    `public` and `private` are the features as two blocks of float64, known to have norms of at most
+    `public_norm`, `private_norm`; `*_sources` name the column behind each feature of a block.
+    `coded` are the same columns as levels, in the order of the schema; a bare array has none.
     `label` holds class codes (int64, positions in `classes`) or targets clamped to `label_bounds`;
     a missing label is the code -1 or NaN.
     `unit` holds the code of each row's unit, `rows` its position in the frame it came from.
-    `*_sources` name the column behind each feature of a block. `coded` are the same columns as
-    levels, in the order of the schema (see `CodedColumn`); a bare array has none.
     """
 
-    public: np.ndarray
-    private: np.ndarray
+    features: Blocks | Codes
     label: np.ndarray | None
     unit: np.ndarray | None
     rows: np.ndarray
@@ -84,7 +228,21 @@ class Table:
     label_bounds: tuple[float, float] | None
     max_rows: int
     schema: Schema | None
-    coded: tuple[CodedColumn, ...] = ()
+
+    @property
+    def public(self) -> np.ndarray:
+        """The public features, one row each."""
+        return self.features.public
+
+    @property
+    def private(self) -> np.ndarray:
+        """The private features, one row each."""
+        return self.features.private
+
+    @property
+    def coded(self) -> tuple[CodedColumn, ...]:
+        """The columns as levels."""
+        return self.features.coded
 
     @property
     def n(self) -> int:
@@ -131,17 +289,41 @@ class Table:
         kept = np.flatnonzero(~self.unlabelled)
         if not len(kept):
             raise DataError("No row has a label: pass rows of which some have one.")
-        if len(self.private) != self.n:
+        if self.features.n != self.n:
             raise InputError("The file was decoded with rows that lack a label: read it anew.")
+        return self.kept(kept)
+
+    def kept(self, rows: np.ndarray) -> Table:
+        """Some of the rows, by position; units are counted anew."""
         return replace(
             self,
-            public=self.public[kept],
-            private=self.private[kept],
-            label=None if self.label is None else self.label[kept],
-            unit=None if self.unit is None else np.unique(self.unit[kept], return_inverse=True)[1],
-            rows=self.rows[kept],
-            coded=tuple(column.kept(kept) for column in self.coded),
+            features=self.features.kept(rows),
+            label=None if self.label is None else self.label[rows],
+            unit=None if self.unit is None else np.unique(self.unit[rows], return_inverse=True)[1],
+            rows=self.rows[rows],
         )
+
+    def planted(self, rows: np.ndarray, other: Table) -> Table:
+        """The private values and the labels of `other`, one of its rows for each of `rows`."""
+        features = self.features.planted(rows, other.features)
+        label = None if self.label is None else _with(self.label, rows, other.label)
+        return replace(self, features=features, label=label)
+
+    def filled(self, column: str, values: np.ndarray) -> Table:
+        """The table with other values of a column: see `KeptColumn.filled`."""
+        if not isinstance(self.features, Codes):
+            raise InputError("A bare array has no columns with a meaning: encode with a schema.")
+        return replace(self, features=self.features.filled(column, values))
+
+    def with_blocks(
+        self, *, public: np.ndarray | None = None, private: np.ndarray | None = None
+    ) -> Table:
+        """The table with other features, which have no levels any more."""
+        features = Blocks(
+            public=self.public if public is None else public,
+            private=self.private if private is None else private,
+        )
+        return replace(self, features=features)
 
     @classmethod
     def from_arrays(
@@ -163,8 +345,7 @@ class Table:
         label, classes = bare_label(y, len(block), task, label_bounds)
         names = tuple(f"x{index}" for index in range(block.shape[1]))
         return cls(
-            public=np.zeros((len(block), 0)),
-            private=block,
+            features=Blocks(public=np.zeros((len(block), 0)), private=block),
             label=label,
             unit=None,
             rows=np.arange(len(block)),
@@ -204,14 +385,6 @@ class _Block:
     def norm(self) -> float:
         return math.sqrt(len(self.columns))
 
-    def encode(self, table: pa.Table) -> np.ndarray:
-        block = np.zeros((table.num_rows, sum(coding.width for coding in self.codings)))
-        start = 0
-        for column, coding in zip(self.columns, self.codings, strict=True):
-            coding.write(block[:, start : start + coding.width], table, column.name)
-            start += coding.width
-        return block
-
 
 class Encoder:
     """Turns frames into tables. It holds the schema and what was learnt from public columns.
@@ -236,6 +409,16 @@ class Encoder:
         self._grids = grids
         self._public = self._block("public")
         self._private = self._block("private")
+        codings = {
+            column.name: coding
+            for block in (self._public, self._private)
+            for column, coding in zip(block.columns, block.codings, strict=True)
+        }
+        whole = self.grids or {}
+        self._cells = {
+            column.name: Cells(codings[column.name], whole.get(column.name))
+            for column in schema.columns
+        }
 
     def _block(self, role: str) -> _Block:
         columns = tuple(column for column in self.schema.columns if column.role == role)
@@ -287,18 +470,15 @@ class Encoder:
             raise DataError("The data has no rows: pass at least one.")
         skip = schema.label.missing == "skip" or with_unit is False
         label = _label(table, schema.label, skip=skip) if with_label else None
-        public, private = self._public.encode(table), self._private.encode(table)
-        coded = self._coded(table)
+        features = self._kept(table, schema.columns)
         rows, codes = np.arange(table.num_rows), None
         if unit is not None:
             rows, codes = first_rows(unit_codes(texts(table, unit.column), unit.column), unit)
             if len(rows) < table.num_rows:
-                public, private = public[rows], private[rows]
+                features = features.kept(rows)
                 label = None if label is None else label[rows]
-                coded = tuple(column.kept(rows) for column in coded)
         return Table(
-            public=public,
-            private=private,
+            features=features,
             label=label,
             unit=codes,
             rows=rows,
@@ -314,7 +494,6 @@ class Encoder:
             label_bounds=schema.label.bounds,
             max_rows=1 if schema.unit is None else schema.unit.max_rows,
             schema=schema,
-            coded=coded,
         )
 
     @property
@@ -329,46 +508,40 @@ class Encoder:
             for column in self.schema.columns
         }
 
-    def ends(self) -> tuple[CodedColumn, ...]:
-        """Two made-up rows: the first level of every column, and the last."""
-        grids = self.grids or {}
-        return tuple(
-            CodedColumn(
-                name=column.name,
-                private=column.role == "private",
-                codes=np.array([0, grids[column.name].width - 1]),
-                levels=grids[column.name].width,
-                values=None,
-            )
-            for column in self.schema.columns
-            if column.name in grids
-        )
-
-    def _coded(self, table: pa.Table) -> tuple[CodedColumn, ...]:
-        """Every column as levels. Guarantee: docs/proofs/encoding.md."""
-        coded: list[CodedColumn] = []
-        grids = self.grids
-        if grids is None:
-            return ()
+    def ends(self) -> Codes:
+        """Two made-up rows: the first code of every column, and the last."""
+        kept = []
         for column in self.schema.columns:
-            grid = grids[column.name]
-            small = np.min_scalar_type(grid.width)
-            coded.append(
-                CodedColumn(
+            cells = self._cells[column.name]
+            kept.append(
+                KeptColumn(
                     name=column.name,
                     private=column.role == "private",
-                    codes=grid.codes(table, column.name).astype(small),
-                    levels=grid.width,
-                    values=np.asarray(grid.values) if isinstance(grid, Grid) else None,
+                    cells=cells,
+                    codes=np.array([0, cells.count - 1]),
+                    numbers=None if cells.scaled is None else np.array([-1.0, 0.0]),
                 )
             )
-        return tuple(coded)
+        return Codes(columns=tuple(kept), n=2)
+
+    def _kept(self, table: pa.Table, columns: tuple[Column, ...]) -> Codes:
+        """The columns as codes. Guarantee: docs/proofs/encoding.md."""
+        kept = []
+        for column in columns:
+            cells = self._cells[column.name]
+            codes, numbers = cells.read(table, column.name)
+            private = column.role == "private"
+            kept.append(
+                KeptColumn(
+                    name=column.name, private=private, cells=cells, codes=codes, numbers=numbers
+                )
+            )
+        return Codes(columns=tuple(kept), n=table.num_rows)
 
     def encode_public(self, frame: Any) -> np.ndarray:
         """The public features of a frame's rows; no other column is read."""
-        return self._public.encode(
-            as_arrow(frame, [column.name for column in self._public.columns])
-        )
+        table = as_arrow(frame, [column.name for column in self._public.columns])
+        return self._kept(table, self._public.columns).public
 
     def to_json(self) -> dict[str, Any]:
         """The schema, and what was learnt of public columns: nothing else is known."""

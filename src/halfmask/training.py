@@ -111,7 +111,7 @@ def train(
         # Which public labels are missing is public too.
         table = table.labelled()
     choice = choose_method(method, table, epsilon=epsilon, delta=delta, spread=ranks is not None)
-    if choice.method != "mlp" and len(table.private) != table.n:
+    if choice.method != "mlp" and table.features.n != table.n:
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
     if ranks is not None:
         _check_spread(table, choice.method)

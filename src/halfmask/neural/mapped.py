@@ -29,7 +29,7 @@ from halfmask.neural.inputs import Inputs
 from halfmask.neural.public_facts import PublicFacts
 from halfmask.neural.rows import NetworkRows, Singles, blocks
 from halfmask.schema import Schema
-from halfmask.table import Encoder, Table
+from halfmask.table import Blocks, Encoder, Table
 
 # Encoded numbers in flight (64 MiB in double precision), and rows that stay in the cache.
 _IN_FLIGHT = 1 << 23
@@ -140,17 +140,15 @@ def _decode(
 
 
 def _part(table: Table, some: slice) -> Table:
-    return replace(
-        table, public=table.public[some], private=table.private[some], rows=table.rows[some]
-    )
+    blocks = Blocks(public=table.public[some], private=table.private[some])
+    return replace(table, features=blocks, rows=table.rows[some])
 
 
 def _without_blocks(first: Table, label: np.ndarray) -> Table:
     """The declaration of `first` with the label of all rows."""
     return replace(
         first,
-        public=first.public[:0],
-        private=first.private[:0],
+        features=first.features.kept(np.arange(0)),
         label=label,
         rows=np.arange(len(label)),
     )
