@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
+from halfmask import reading
 from halfmask.encoding import Bins, Grid, Levels, Scaled, declared, level_codes
-from halfmask.errors import InputError
+from halfmask.errors import DataError, InputError
 from halfmask.frames import dates, numbers, texts
+from halfmask.reading import open_rows, read_frame
 from halfmask.schema import Column, Label, Schema, Unit
 from halfmask.table import Encoder, Table
 
@@ -196,3 +203,96 @@ def test_a_bare_array_takes_no_column_by_name() -> None:
     assert [row.any() for row in planted.private] == [True, False, False, True]
     pairs = itertools.pairwise(planted.label)
     assert list(pairs) == [(0, 0), (0, 1), (1, 1)]
+
+
+@given(made=frames(), kind=st.sampled_from(["parquet", "csv", "csv.gz"]), size=st.integers(1, 9))
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_file_read_piece_by_piece_is_the_file_read_whole(
+    made: tuple[Schema, pa.Table],
+    kind: str,
+    size: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schema, frame = made
+    path = tmp_path / f"rows.{kind}"
+    write(frame, path)
+    monkeypatch.setattr(reading, "_PIECE", size)
+    monkeypatch.setattr(reading, "_LARGE_CSV", 0)
+    monkeypatch.setattr(reading, "_CSV_BLOCK", 300)
+    whole = read_frame(path)
+    encoder = Encoder.fit(schema, whole)
+    expected = encoder.encode(whole)
+    with open_rows(path) as rows:
+        assert rows.num_rows == frame.num_rows
+        again = Encoder.fit(schema, rows)
+        table = again.encode(rows)
+        sizes = [piece.num_rows for _, piece in rows.pieces(["y"])]
+        assert kind != "parquet" or max(sizes) <= size
+    assert again.to_json() == encoder.to_json()
+    assert table.public.tobytes() == expected.public.tobytes()
+    assert table.private.tobytes() == expected.private.tobytes()
+    for one, other in zip(table.coded, expected.coded, strict=True):
+        assert one.codes.tobytes() == other.codes.tobytes()
+    np.testing.assert_array_equal(table.label, expected.label)
+    np.testing.assert_array_equal(table.rows, expected.rows)
+    np.testing.assert_array_equal(table.unit, expected.unit)
+
+
+def write(frame: pa.Table, path: Path) -> None:
+    if path.suffix == ".parquet":
+        parquet.write_table(frame, path, row_group_size=7)
+        return
+    content = io.BytesIO()
+    pa.csv.write_csv(frame, content)
+    data = content.getvalue()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_an_error_in_a_later_piece_names_the_row_of_the_file(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_PIECE", 10)
+    monkeypatch.setattr(reading, "_LARGE_CSV", 0)
+    cells = ["1"] * 95
+    cells[72] = "SECRET"
+    path = tmp_path / f"rows.{kind}"
+    write(pa.table({"a": cells, "y": ["no", "yes", "no", "no", "no"] * 19}), path)
+    schema = Schema(LABEL, (Column("a", "private", "number", bounds=(0, 1)),))
+    monkeypatch.setattr(reading, "_CSV_BLOCK", 64)
+    with open_rows(path) as rows:
+        assert len(list(rows.pieces(["a"]))) > 5
+        with pytest.raises(DataError, match="'a', row 73") as caught:
+            Encoder.fit(schema, rows).encode(rows)
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"a,y\n1,no\n2\n", "data row 2: expected 2 values"),
+        (b"a,y\n1,no\n\xff,no\n", "line 3: not UTF-8"),
+        (b"a,a\n1,no\n", "'a' twice"),
+        (b"a,y\n", "no data rows"),
+        (b"", "is empty"),
+    ],
+)
+def test_a_large_file_that_is_broken_says_what_a_small_one_says(
+    content: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_LARGE_CSV", 0)
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=words), open_rows(path):
+        pass
+
+
+def test_a_parquet_file_cut_short_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    write(pa.table({"a": [1, 2]}), path)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(DataError, match="write it again"), open_rows(path):
+        pass

@@ -30,7 +30,7 @@ from halfmask.encoding import (
     level_codes,
 )
 from halfmask.errors import DataError, InputError, SchemaError
-from halfmask.frames import as_arrow, check_columns, numbers, texts
+from halfmask.frames import as_arrow, check_columns, numbered, numbers, pieces, texts
 from halfmask.reading import read_frame
 from halfmask.schema import Column, Label, Schema
 from halfmask.units import first_rows, unit_codes
@@ -176,6 +176,15 @@ class Codes:
             column.write(block[:, start : start + column.width])
             start += column.width
         return block
+
+    def read(self, table: pa.Table, start: int) -> None:
+        """Write the rows of `table` from row `start` on. Guarantee: docs/proofs/encoding.md."""
+        at = slice(start, start + table.num_rows)
+        for column in self.columns:
+            codes, numbers = column.cells.read(table, column.name)
+            column.codes[at] = codes
+            if column.numbers is not None:
+                column.numbers[at] = numbers
 
     def kept(self, rows: np.ndarray) -> Codes:
         columns = tuple(column.kept(rows) for column in self.columns)
@@ -430,13 +439,15 @@ class Encoder:
         """Learn levels, quantile bins and ranges of the public columns that leave them open."""
         check_columns(frame, [column.name for column in schema.columns])
         public = [column for column in schema.columns if column.role == "public"]
-        # Only these columns are handed to what learns.
-        table = as_arrow(frame, [column.name for column in public])
-        return cls(
-            schema,
-            {column.name: learnt(column, table) for column in public if declared(column) is None},
-            {column.name: learnt_grid(column, table) for column in public},
-        )
+        codings: dict[str, Coding] = {}
+        grids: dict[str, Grid | Levels] = {}
+        for column in public:
+            # Only this column is handed to what learns, and none other held beside it.
+            table = as_arrow(frame, [column.name])
+            if declared(column) is None:
+                codings[column.name] = learnt(column, table)
+            grids[column.name] = learnt_grid(column, table)
+        return cls(schema, codings, grids)
 
     @property
     def public_names(self) -> tuple[str, ...]:
@@ -457,24 +468,32 @@ class Encoder:
         """The frame's rows as a table; with a unit, each unit's first `max_rows` rows only.
 
         Without the label (new rows to predict) every row is kept; `with_unit=False` keeps every
-        row of labelled data too, as an evaluation wants, and allows labels to be missing.
+        row of labelled data too, as an evaluation wants, and allows labels to be missing. The rows
+        of a file (`FileRows`) are read piece by piece.
         Guarantee: docs/proofs/units.md: which rows are kept does not depend on private values.
         """
         schema = self.schema
         unit = schema.unit if (with_label if with_unit is None else with_unit) else None
         names = [column.name for column in schema.columns]
         names += [schema.label.name] if with_label else []
-        names += [unit.column] if unit else []
-        table = as_arrow(frame, names)
-        if table.num_rows == 0:
-            raise DataError("The data has no rows: pass at least one.")
+        check_columns(frame, [*names, *([unit.column] if unit else [])])
         skip = schema.label.missing == "skip" or with_unit is False
-        label = _label(table, schema.label, skip=skip) if with_label else None
-        features = self._kept(table, schema.columns)
-        rows, codes = np.arange(table.num_rows), None
+        n, parts = pieces(frame, names)
+        if n == 0:
+            raise DataError("The data has no rows: pass at least one.")
+        label = _no_labels(n, schema.label) if with_label else None
+        features = self._reserved(n, schema.columns)
+        for start, table in parts:
+            with numbered(start):
+                if label is not None:
+                    found = _label(table, schema.label, skip=skip)
+                    label[start : start + table.num_rows] = found
+                features.read(table, start)
+        rows, codes = np.arange(n), None
         if unit is not None:
-            rows, codes = first_rows(unit_codes(texts(table, unit.column), unit.column), unit)
-            if len(rows) < table.num_rows:
+            ids = texts(as_arrow(frame, [unit.column]), unit.column)
+            rows, codes = first_rows(unit_codes(ids, unit.column), unit)
+            if len(rows) < n:
                 features = features.kept(rows)
                 label = None if label is None else label[rows]
         return Table(
@@ -524,24 +543,28 @@ class Encoder:
             )
         return Codes(columns=tuple(kept), n=2)
 
-    def _kept(self, table: pa.Table, columns: tuple[Column, ...]) -> Codes:
-        """The columns as codes. Guarantee: docs/proofs/encoding.md."""
+    def _reserved(self, n: int, columns: tuple[Column, ...]) -> Codes:
+        """Room for the codes of `n` rows."""
         kept = []
         for column in columns:
             cells = self._cells[column.name]
-            codes, numbers = cells.read(table, column.name)
-            private = column.role == "private"
             kept.append(
                 KeptColumn(
-                    name=column.name, private=private, cells=cells, codes=codes, numbers=numbers
+                    name=column.name,
+                    private=column.role == "private",
+                    cells=cells,
+                    codes=np.zeros(n, dtype=cells.dtype),
+                    numbers=None if cells.scaled is None else np.zeros(n),
                 )
             )
-        return Codes(columns=tuple(kept), n=table.num_rows)
+        return Codes(columns=tuple(kept), n=n)
 
     def encode_public(self, frame: Any) -> np.ndarray:
         """The public features of a frame's rows; no other column is read."""
         table = as_arrow(frame, [column.name for column in self._public.columns])
-        return self._kept(table, self._public.columns).public
+        features = self._reserved(table.num_rows, self._public.columns)
+        features.read(table, 0)
+        return features.public
 
     def to_json(self) -> dict[str, Any]:
         """The schema, and what was learnt of public columns: nothing else is known."""
@@ -565,6 +588,10 @@ class Encoder:
         grids = data.get("grids")
         stored = grids and {name: grid_from_json(grid) for name, grid in grids.items()}
         return cls(Schema.from_dict(data["schema"]), codings, stored)
+
+
+def _no_labels(n: int, label: Label) -> np.ndarray:
+    return np.zeros(n, dtype=np.float64 if label.classes is None else np.int64)
 
 
 def _label(table: pa.Table, label: Label, *, skip: bool) -> np.ndarray:

@@ -35,10 +35,10 @@ def training_rows(
     """The encoder and the rows of this process.
 
     A path with {rank} in it names a file of each machine; of any other every machine takes its
-    part. For a network, Parquet is decoded piece by piece.
+    part. Files are decoded piece by piece.
     """
     from halfmask.errors import InputError
-    from halfmask.reading import is_parquet, parquet_rows, read_frame
+    from halfmask.reading import is_parquet, open_rows, parquet_rows, read_frame
     from halfmask.table import Encoder
 
     apart = RANK in str(data)
@@ -62,12 +62,16 @@ def training_rows(
         with mapped_parquet(data, schema, own=own, **spread) as found:
             yield found
         return
-    frame = read_frame(data)
-    encoder = Encoder.fit(schema, frame)
     if shared is not None:
+        frame = read_frame(data)
+        encoder = Encoder.fit(schema, frame)
         own = shared.own(frame.num_rows)
-        frame = frame.slice(own.start, len(own))
-    yield encoder, encoder.encode(frame)
+        yield encoder, encoder.encode(frame.slice(own.start, len(own)))
+        return
+    with open_rows(data) as found_rows:
+        encoder = Encoder.fit(schema, found_rows)
+        table = encoder.encode(found_rows)
+    yield encoder, table
 
 
 def _chosen(
