@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from halfmask import reading
-from halfmask.encoding import Bins, Grid, Levels, Scaled, declared, level_codes
+from halfmask.encoding import Bins, Grid, Levels, Scaled, _Search, declared, level_codes
 from halfmask.errors import DataError, InputError
 from halfmask.frames import dates, numbers, texts
 from halfmask.reading import open_rows, read_frame
@@ -151,6 +151,25 @@ def test_blocks_and_levels_made_of_codes_are_those_of_the_values(
         expected = grid_levels(grids[column.name], column, frame)[table.rows]
         np.testing.assert_array_equal(coded.codes, expected)
         assert coded.levels == grids[column.name].width
+
+
+@given(
+    edges=st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=40)
+    | st.lists(st.floats(-10, 10), max_size=90)
+    | st.integers(1, 200).map(lambda k: (np.arange(k) / 7).tolist()),
+    data=st.data(),
+)
+@settings(max_examples=300, deadline=None)
+def test_searching_by_buckets_is_searching_by_halves(
+    edges: list[float], data: st.DataObject
+) -> None:
+    ordered = np.unique(np.array(edges))
+    with np.errstate(over="ignore"):
+        at = [each for edge in edges for each in np.nextafter(edge, [-np.inf, edge, np.inf])]
+    more = data.draw(st.lists(st.floats(allow_nan=False), max_size=40))
+    values = np.array([*at, *more, np.inf, -np.inf, 0.0, -0.0])
+    expected = np.searchsorted(ordered, values, side="right")
+    np.testing.assert_array_equal(_Search(ordered)(values), expected)
 
 
 @given(frames(), st.data())

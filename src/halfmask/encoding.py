@@ -28,6 +28,7 @@ FINE_BINS = 64
 _END_PARTS = 5
 """How often the first and the last part of a grid are halved: values crowd at declared ends."""
 _FINEST = 4096
+_BLOCK = 1 << 16
 PUBLIC_BINS = 32
 """The most levels of a public number in a grid: distinct values first, quantiles of the rest."""
 Unit = Literal["number", "date"]
@@ -153,6 +154,55 @@ class Grid:
 Coding = Bins | Scaled | Levels
 
 
+class _Search:
+    """How many of the sorted `edges` lie at or below a value: np.searchsorted, but much faster.
+
+    The range of edges is cut into equal buckets. Rounding never swaps two values, so edges of lower
+    buckets lie below a value and those of higher ones above it: only those of its own are compared.
+    """
+
+    _BUCKETS = 4096
+    _MOST = 4  # more edges in one bucket are searched for in halves
+    _BLOCK = 1 << 14
+
+    def __init__(self, edges: np.ndarray) -> None:
+        self._edges = edges
+        self._turns = self._MOST + 1
+        if not len(edges):
+            return
+        self._low = edges[0] / 2
+        wide = edges[-1] / 2 - self._low
+        self._scale = (self._BUCKETS - 1) / wide if wide > 0 else 0.0
+        if not np.isfinite(self._scale):
+            return
+        own = self._bucket(edges)
+        counts = np.bincount(own, minlength=self._BUCKETS)
+        self._below = np.cumsum(counts) - counts
+        self._turns = int(counts.max())
+        self._padded = np.append(edges, np.inf)
+
+    def _bucket(self, values: np.ndarray) -> np.ndarray:
+        # fmax and fmin take the other number for NaN.
+        place = (values / 2 - self._low) * self._scale
+        np.fmin(np.fmax(place, 0.0, out=place), self._BUCKETS - 1.0, out=place)
+        found: np.ndarray = place.astype(np.intp)
+        return found
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """As np.searchsorted(edges, values, side="right"), but NaN may come out anywhere."""
+        if self._turns > self._MOST:
+            return np.searchsorted(self._edges, values, side="right")
+        found = np.empty(len(values), dtype=np.intp)
+        for start in range(0, len(values), self._BLOCK):
+            block = values[start : start + self._BLOCK]
+            with np.errstate(invalid="ignore", over="ignore"):
+                codes = self._below.take(self._bucket(block))
+                for _ in range(self._turns):
+                    codes += self._padded.take(codes, mode="clip") <= block
+            found[start : start + self._BLOCK] = np.minimum(codes, len(self._edges))
+        return found
+
+
 class Cells:
     """How a column is kept: one small code per cell, fine enough for its features and its levels.
 
@@ -175,6 +225,7 @@ class Cells:
             return
         edges = [each.edges for each in (coding, grid) if isinstance(each, Bins | Grid)]
         self._edges = np.unique(np.concatenate([np.zeros(0), *map(np.asarray, edges)]))
+        self._search = _Search(self._edges)
         self.count = len(self._edges) + 2
         if isinstance(coding, Bins):
             self.places = self._part_of(coding.edges)
@@ -200,7 +251,7 @@ class Cells:
 
     def of_values(self, values: np.ndarray) -> np.ndarray:
         """The codes of numbers or dates, NaN for missing ones."""
-        codes = np.searchsorted(self._edges, values, side="right")
+        codes = self._search(values)
         codes[np.isnan(values)] = self.count - 1
         return codes.astype(self.dtype)
 
@@ -260,13 +311,38 @@ def learnt_grid(column: Column, table: pa.Table) -> Grid | Levels:
         coding = declared(column) or learnt(column, table)
         assert isinstance(coding, Levels)
         return coding
+    return _learnt_grid(column, _finite(column, table))
+
+
+def _finite(column: Column, table: pa.Table) -> np.ndarray:
     values = _range_values(table, column.name, _unit(column))
-    finite = values[np.isfinite(values)]
-    edges = _distinct_edges(finite, column.bins or PUBLIC_BINS)
-    places = np.searchsorted(edges, finite, side="right")
-    counts = np.maximum(np.bincount(places, minlength=len(edges) + 1), 1)
-    means = np.bincount(places, finite / counts[places], minlength=len(edges) + 1)
+    finite: np.ndarray = values[np.isfinite(values)]
+    return finite
+
+
+def _learnt_grid(column: Column, finite: np.ndarray, ordered: np.ndarray | None = None) -> Grid:
+    ordered = np.sort(finite) if ordered is None else ordered
+    edges = _distinct_edges(ordered, column.bins or PUBLIC_BINS)
+    search = _Search(edges)
+    counts = np.diff(np.searchsorted(ordered, edges, side="left"), prepend=0, append=len(ordered))
+    means = np.zeros(len(edges) + 1)
+    for start in range(0, len(finite), _BLOCK):
+        some = finite[start : start + _BLOCK]
+        places = search(some)
+        np.add.at(means, places, some / counts[places])
     return _grid(edges, means, _unit(column))
+
+
+def learnt_both(column: Column, table: pa.Table) -> tuple[Coding | None, Grid | Levels]:
+    """`learnt`, or None where the coding is declared, and `learnt_grid`, reading values once."""
+    known = declared(column)
+    if column.role != "public" or column.kind in ("category", "bool"):
+        grid = learnt_grid(column, table)
+        return (None if known is not None or isinstance(grid, Grid) else grid), grid
+    finite = _finite(column, table)
+    ordered = np.sort(finite)
+    coding = None if known is not None else _learnt_range(column, ordered)
+    return coding, _learnt_grid(column, finite, ordered)
 
 
 def _grid(edges: np.ndarray, values: np.ndarray, unit: Unit) -> Grid:
@@ -276,9 +352,10 @@ def _grid(edges: np.ndarray, values: np.ndarray, unit: Unit) -> Grid:
 def _distinct_edges(values: np.ndarray, bins: int) -> np.ndarray:
     """Edges between distinct values: a value that fills a bin has its own, the rest share evenly.
 
-    Quantiles alone would leave one bin for a column that is zero in most rows.
+    Values come in order. Quantiles alone would leave one bin for a column of mostly zeros.
     """
-    distinct, counts = np.unique(values, return_counts=True)
+    first = np.flatnonzero(np.append(True, values[1:] != values[:-1]))[: len(values)]
+    distinct, counts = values[first], np.diff(first, append=len(values))
     between: np.ndarray = distinct[1:] / 2 + distinct[:-1] / 2
     if len(distinct) <= bins:
         return between
@@ -341,9 +418,12 @@ def learnt(column: Column, table: pa.Table) -> Coding:
         raise SchemaError(f"Column {column.name!r} is private: nothing may be learnt from it.")
     if column.kind == "category":
         return Levels(levels=_frequent_levels(texts(table, column.name)))
+    return _learnt_range(column, np.sort(_finite(column, table)))
+
+
+def _learnt_range(column: Column, finite: np.ndarray) -> Bins | Scaled:
+    """Of the values in order."""
     unit = _unit(column)
-    values = _range_values(table, column.name, unit)
-    finite = values[np.isfinite(values)]
     bins = DEFAULT_BINS if column.bins is None else column.bins
     if bins == 0:
         ends = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)

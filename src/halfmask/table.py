@@ -25,8 +25,7 @@ from halfmask.encoding import (
     declared,
     declared_grid,
     grid_from_json,
-    learnt,
-    learnt_grid,
+    learnt_both,
     level_codes,
 )
 from halfmask.errors import DataError, InputError, SchemaError
@@ -444,9 +443,9 @@ class Encoder:
         for column in public:
             # Only this column is handed to what learns, and none other held beside it.
             table = as_arrow(frame, [column.name])
-            if declared(column) is None:
-                codings[column.name] = learnt(column, table)
-            grids[column.name] = learnt_grid(column, table)
+            coding, grids[column.name] = learnt_both(column, table)
+            if coding is not None:
+                codings[column.name] = coding
         return cls(schema, codings, grids)
 
     @property

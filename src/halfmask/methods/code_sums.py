@@ -74,9 +74,24 @@ class CodeSums:
             total += float(values.sum())
         return self._by_column(totals), total
 
-    def groups(self, maps: Sequence[Indices]) -> list[Indices]:
-        """The group of each row's level, by column."""
-        return [found[codes] for found, codes in zip(maps, self._codes, strict=True)]
+    def pair_sums(
+        self, maps: Sequence[Indices], sizes: Sequence[int], values: Floats
+    ) -> tuple[list[Floats], dict[tuple[int, int], Floats]]:
+        """`values` summed by group and by pairs of groups (i > j); `maps` from levels to groups."""
+        alone = [np.zeros(size) for size in sizes]
+        pairs = {(i, j): np.zeros(sizes[i] * sizes[j]) for i in range(len(sizes)) for j in range(i)}
+        both = np.empty(min(_BLOCK, self.rows), dtype=np.intp)
+        for start in range(0, self.rows, _BLOCK):
+            at = slice(start, start + _BLOCK)
+            some = values[at]
+            groups = [found[codes[at]] for found, codes in zip(maps, self._codes, strict=True)]
+            # Added row by row, so that the rounding is that of one sum over all rows.
+            for total, group in zip(alone, groups, strict=True):
+                np.add.at(total, group, some)
+            for (i, j), total in pairs.items():
+                pair = np.multiply(groups[i], sizes[j], out=both[: len(some)])
+                np.add.at(total, np.add(pair, groups[j], out=pair), some)
+        return alone, {(i, j): pairs[i, j].reshape(sizes[i], sizes[j]) for i, j in pairs}
 
     def _blocks(self) -> Iterator[tuple[int, list[Indices]]]:
         for start in range(0, self.rows, _BLOCK):
@@ -109,10 +124,3 @@ class CodeSums:
 def _count(totals: list[Floats], codes: list[Indices], values: Floats) -> None:
     for total, code in zip(totals, codes, strict=True):
         np.add(total, np.bincount(code, values, minlength=len(total)), out=total)
-
-
-def contingency(first: Indices, second: Indices, shape: tuple[int, int], weights: Floats) -> Floats:
-    """Weights summed by pairs of groups."""
-    both = np.bincount(first * shape[1] + second, weights, minlength=shape[0] * shape[1])
-    found: Floats = np.asarray(both, dtype=np.float64).reshape(shape)
-    return found

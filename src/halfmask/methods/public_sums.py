@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from halfmask.methods.code_sums import CodeSums, contingency
+from halfmask.methods.code_sums import CodeSums
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
 from halfmask.table import CodedColumn
 
@@ -154,18 +154,15 @@ class _Solver:
         features, ends = self._features, self._ends
         starts = ends - self._sizes
         gram = np.zeros((len(self._known), len(self._known)))
-        groups = self._sums.groups([f.groups for f in features])
-        pairs = zip(groups, features, strict=True)
-        totals = [np.bincount(each, weights, minlength=len(f.share)) for each, f in pairs]
+        sizes = [len(f.share) for f in features]
+        totals, counts = self._sums.pair_sums([f.groups for f in features], sizes, weights)
         for i, first in enumerate(features):
             mine = slice(starts[i], ends[i])
             gram[mine, mine] = (first.vectors.T * totals[i]) @ first.vectors
             gram[-1, mine] = gram[mine, -1] = totals[i] @ first.vectors
             for j in range(i):
                 second, theirs = features[j], slice(starts[j], ends[j])
-                shape = (len(first.share), len(second.share))
-                counts = contingency(groups[i], groups[j], shape, weights)
-                gram[mine, theirs] = first.vectors.T @ counts @ second.vectors
+                gram[mine, theirs] = first.vectors.T @ counts[i, j] @ second.vectors
                 gram[theirs, mine] = gram[mine, theirs].T
         gram[-1, -1] = weights.sum()
         return gram
