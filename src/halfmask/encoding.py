@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from halfmask.cells import Sameness, moment, moment_seconds, moment_text, sameness
 from halfmask.errors import DataError, SchemaError
-from halfmask.frames import TEXT, dates, numbers, texts
+from halfmask.frames import TEXT, as_arrow, dates, numbered, numbers, pieces, texts
 from halfmask.schema import DEFAULT_BINS, Column, Level, level_text
 
 MAX_LEARNT_LEVELS = 1000
@@ -314,10 +314,15 @@ def learnt_grid(column: Column, table: pa.Table) -> Grid | Levels:
     return _learnt_grid(column, _finite(column, table))
 
 
-def _finite(column: Column, table: pa.Table) -> np.ndarray:
-    values = _range_values(table, column.name, _unit(column))
-    finite: np.ndarray = values[np.isfinite(values)]
-    return finite
+def _finite(column: Column, frame: Any) -> np.ndarray:
+    n, parts = pieces(frame, [column.name])
+    values = np.empty(n)
+    for start, table in parts:
+        with numbered(start):
+            found = _range_values(table, column.name, _unit(column))
+        values[start : start + len(found)] = found
+    finite = np.isfinite(values)
+    return values if finite.all() else values[finite]
 
 
 def _learnt_grid(column: Column, finite: np.ndarray, ordered: np.ndarray | None = None) -> Grid:
@@ -333,13 +338,16 @@ def _learnt_grid(column: Column, finite: np.ndarray, ordered: np.ndarray | None 
     return _grid(edges, means, _unit(column))
 
 
-def learnt_both(column: Column, table: pa.Table) -> tuple[Coding | None, Grid | Levels]:
-    """`learnt`, or None where the coding is declared, and `learnt_grid`, reading values once."""
+def learnt_both(column: Column, frame: Any) -> tuple[Coding | None, Grid | Levels]:
+    """`learnt`, or None where the coding is declared, and `learnt_grid`, reading values once.
+
+    Of a frame or of the rows of a file; no other column is read.
+    """
     known = declared(column)
     if column.role != "public" or column.kind in ("category", "bool"):
-        grid = learnt_grid(column, table)
+        grid = learnt_grid(column, as_arrow(frame, [column.name]))
         return (None if known is not None or isinstance(grid, Grid) else grid), grid
-    finite = _finite(column, table)
+    finite = _finite(column, frame)
     ordered = np.sort(finite)
     coding = None if known is not None else _learnt_range(column, ordered)
     return coding, _learnt_grid(column, finite, ordered)
@@ -354,29 +362,39 @@ def _distinct_edges(values: np.ndarray, bins: int) -> np.ndarray:
 
     Values come in order. Quantiles alone would leave one bin for a column of mostly zeros.
     """
+    # The first place of each distinct value; at most a few numbers per value are held at a time.
     first = np.flatnonzero(np.append(True, values[1:] != values[:-1]))[: len(values)]
-    distinct, counts = values[first], np.diff(first, append=len(values))
-    between: np.ndarray = distinct[1:] / 2 + distinct[:-1] / 2
-    if len(distinct) <= bins:
+    if len(first) <= bins:
+        between: np.ndarray = values[first[1:]] / 2 + values[first[:-1]] / 2
         return between
+    counts = np.diff(first, append=len(values))
     # Neighbours that are rare together cannot fill a bin: they are one value from here on.
-    ranks = (np.cumsum(counts) * _FINEST) // len(values)
-    heavy = counts * _FINEST >= len(values)
+    ranks = np.cumsum(counts)
+    ranks *= _FINEST
+    ranks //= len(values)
+    heavy = counts >= len(values) / _FINEST
     apart = (ranks[1:] != ranks[:-1]) | heavy[1:] | heavy[:-1]
+    del ranks
     last = np.flatnonzero(np.append(apart, True))
     counts = np.diff(np.cumsum(counts)[last], prepend=0)
     edges: list[float] = []
+
+    def above(place: int) -> float:
+        """The middle between the last value of a group and the next one."""
+        value, following = values[first[last[place]]], values[first[last[place] + 1]]
+        return float(following / 2 + value / 2)
+
     rest, held = len(values), 0
     for place in range(len(last) - 1):
         left = bins - len(edges)
         if left == 1:
             break
         if held >= 0.3 * rest / left and counts[place] >= rest / left:
-            edges.append(float(between[last[place - 1]]))
+            edges.append(above(place - 1))
             rest, held = rest - held, 0
         held += int(counts[place])
         if held >= rest / max(bins - len(edges), 1):
-            edges.append(float(between[last[place]]))
+            edges.append(above(place))
             rest, held = rest - held, 0
     return np.unique(np.array(edges))
 

@@ -427,5 +427,9 @@ def _joined(values: Any) -> pa.Array:
 
 
 def _as_numpy(values: pa.ChunkedArray) -> np.ndarray:
-    filled = pc.fill_null(_joined(values), float("nan"))
-    return np.array(filled.to_numpy(zero_copy_only=False), dtype=np.float64)
+    found, start = np.empty(len(values)), 0
+    for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
+        # Nulls become NaN.
+        found[start : start + len(chunk)] = chunk.to_numpy(zero_copy_only=False)
+        start += len(chunk)
+    return found

@@ -23,7 +23,7 @@ from halfmask.errors import DataError
 
 _PARQUET_MAGIC = b"PAR1"
 # Rows decoded at once: enough for the work per piece to count, few enough for little memory.
-_PIECE = 1 << 16
+_PIECE = 1 << 15
 # A larger CSV is converted piece by piece, a smaller one read whole.
 _LARGE_CSV = 1 << 26
 _CSV_BLOCK = 1 << 23
@@ -105,7 +105,7 @@ def open_rows(path: str | Path) -> Iterator[FileRows]:
 
         try:
             # A buffer, since row groups may be as large as the file.
-            opened = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
+            opened = parquet.ParquetFile(file, buffer_size=1 << 18, pre_buffer=False)
         except (pa.ArrowException, OSError):
             raise _not_parquet(file) from None
         with opened:

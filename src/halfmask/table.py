@@ -39,19 +39,41 @@ __all__ = ["Encoder", "Table", "read_frame"]
 Task = Literal["classification", "regression"]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class CodedColumn:
     """One column as levels: a small code per row, the number of levels, and what numbers stand for.
 
     `values` are those of the ordered levels of a number or date; its last level is "missing". A
-    category has none: its last two levels are "other" and "missing".
+    category has none: its last two levels are "other" and "missing". With `level_of`, codes are
+    finer than levels, and levels are looked up whenever they are read, so that none are held twice.
     """
 
-    name: str
-    private: bool
-    codes: np.ndarray
-    levels: int
-    values: np.ndarray | None
+    def __init__(
+        self,
+        *,
+        name: str,
+        private: bool,
+        codes: np.ndarray,
+        levels: int,
+        values: np.ndarray | None,
+        level_of: np.ndarray | None = None,
+    ) -> None:
+        self.name, self.private, self.levels, self.values = name, private, levels, values
+        self._codes, self._level_of = codes, level_of
+
+    @property
+    def codes(self) -> np.ndarray:
+        """The level of each row."""
+        if self._level_of is None:
+            return self._codes
+        found: np.ndarray = self._level_of[self._codes]
+        return found
+
+    def mapped(self, groups: np.ndarray, rows: slice) -> np.ndarray:
+        """`groups` of the levels of some rows."""
+        if self._level_of is not None:
+            groups = groups[self._level_of]
+        found: np.ndarray = groups[self._codes[rows]]
+        return found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,15 +103,14 @@ class KeptColumn:
         """Its levels, as the method `additive` reads them."""
         grid, level_of = self.cells.grid, self.cells.level_of
         assert grid is not None
-        codes = self.codes
-        if level_of is not None:
-            codes = level_of.astype(np.min_scalar_type(grid.width))[codes]
+        small = np.min_scalar_type(grid.width)
         return CodedColumn(
             name=self.name,
             private=self.private,
-            codes=codes,
+            codes=self.codes,
             levels=grid.width,
             values=np.asarray(grid.values) if isinstance(grid, Grid) else None,
+            level_of=None if level_of is None else level_of.astype(small),
         )
 
     def kept(self, rows: np.ndarray) -> KeptColumn:
@@ -441,9 +462,7 @@ class Encoder:
         codings: dict[str, Coding] = {}
         grids: dict[str, Grid | Levels] = {}
         for column in public:
-            # Only this column is handed to what learns, and none other held beside it.
-            table = as_arrow(frame, [column.name])
-            coding, grids[column.name] = learnt_both(column, table)
+            coding, grids[column.name] = learnt_both(column, frame)
             if coding is not None:
                 codings[column.name] = coding
         return cls(schema, codings, grids)

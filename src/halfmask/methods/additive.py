@@ -174,7 +174,7 @@ class _Fit:
         """0/1, or a number as [-1, 1]; `labelled` is 0 where a private label is missing."""
         skipped = table.skipped
         assert table.label is not None
-        self._labelled = (~skipped).astype(np.float64)
+        self._labelled = ~skipped
         self._may_lack = table.schema is not None and table.schema.label.missing == "skip"
         if self._number:
             assert table.label_bounds is not None
@@ -496,14 +496,16 @@ class _Fit:
             residual = np.clip(self._target / unit - score, -_LABEL, _LABEL)
             curve, longest, steepest = np.ones(len(score)), _LABEL, 1.0
         else:
-            chance = expit(score)
+            chance = expit(score, out=score)
             residual, curve = self._target - chance, chance * (1 - chance)
             longest, steepest = 1.0, 0.25
         weights = self._weights * self._labelled
+        residual *= weights
+        curve *= weights
         # Two numbers that move by at most 2·longest·width (withheld: half) and steepest·width².
         share = 0.15
-        first = (weights * residual) @ inside / (2 * longest * width) * math.sqrt(1 - share)
-        second = (weights * curve) @ inside**2 / (steepest * width**2) * math.sqrt(share)
+        first = residual @ inside / (2 * longest * width) * math.sqrt(1 - share)
+        second = curve @ inside**2 / (steepest * width**2) * math.sqrt(share)
         moves = (1.0, 1.0)
         noisy = self._comparison_stage.release(np.array([first, second]), moves)
         noise = self._comparison_stage.noise(moves)

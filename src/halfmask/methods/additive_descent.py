@@ -120,7 +120,7 @@ class Descent:
         hidden: Sequence[bool],
         features: Sequence[LevelFeatures],
         target: Floats,
-        labelled: Floats,
+        labelled: NDArray[np.bool_],
         weights: Floats,
         rows: float,
         offset: Floats | None,
@@ -133,7 +133,8 @@ class Descent:
     ) -> None:
         self._sums, self._features = sums, list(features)
         self._hidden = np.array(hidden, dtype=bool)
-        self._target, self._weights = target, weights * labelled
+        self._target = target
+        self._weights = weights if labelled.all() else weights * labelled
         self._rows, self._offset, self._start = rows, offset, start
         self._number, self._label_private = number, label_private
         self._steps, self._worth, self._gradients = steps, worth, gradients

@@ -26,8 +26,8 @@ class CodeSums:
 
     def __init__(self, columns: Sequence[CodedColumn]) -> None:
         self.levels = [column.levels for column in columns]
-        self.rows = len(columns[0].codes) if columns else 0
-        self._codes = [column.codes for column in columns]
+        self._columns = columns
+        self.rows = 0
         self._packs: list[tuple[list[int], NDArray[np.unsignedinteger]]] = []
         waiting = sorted(range(len(columns)), key=lambda place: -self.levels[place])
         while waiting:
@@ -35,6 +35,7 @@ class CodeSums:
             fits = (p for p in waiting if self.levels[first] * self.levels[p] <= _PACKED)
             second = next(fits, None)
             codes = columns[first].codes
+            self.rows = len(codes)
             if second is not None:
                 waiting.remove(second)
                 small = np.min_scalar_type(self.levels[first] * self.levels[second])
@@ -84,7 +85,7 @@ class CodeSums:
         for start in range(0, self.rows, _BLOCK):
             at = slice(start, start + _BLOCK)
             some = values[at]
-            groups = [found[codes[at]] for found, codes in zip(maps, self._codes, strict=True)]
+            groups = [c.mapped(found, at) for found, c in zip(maps, self._columns, strict=True)]
             # Added row by row, so that the rounding is that of one sum over all rows.
             for total, group in zip(alone, groups, strict=True):
                 np.add.at(total, group, some)

@@ -31,7 +31,7 @@ def fit_public_sums(
     columns: Sequence[CodedColumn],
     target: Floats,
     *,
-    labelled: Floats,
+    labelled: NDArray[np.bool_],
     weights: Floats,
     release: Callable[[Floats, Moves], Floats],
     noise: Callable[[Moves], float],
@@ -51,16 +51,21 @@ def fit_public_sums(
         for column, counts in zip(columns, sums.sums(weights), strict=True)
     ]
     squares = [np.einsum("ij,ij->i", f.vectors, f.vectors)[f.groups] for f in features]
-    lengths = np.sqrt(np.maximum(sums.scores(squares), 0.0))
+    # In place where it can be: at millions of rows, numbers by row are what fills memory.
+    lengths = sums.scores(squares)
+    np.sqrt(np.maximum(lengths, 0.0, out=lengths), out=lengths)
     constant = max(_CONSTANT * math.sqrt(float(np.mean(lengths**2))), 1e-3)
-    lengths = np.hypot(lengths, constant)
+    np.hypot(lengths, constant, out=lengths)
     limit = float(np.quantile(lengths, _LONG))
-    row_weights = np.minimum(1.0, limit / lengths)
-    longest = float((row_weights * lengths).max()) * (1 + 1e-9)
+    row_weights = np.divide(limit, lengths)
+    np.minimum(1.0, row_weights, out=row_weights)
+    lengths *= row_weights
+    longest = float(lengths.max()) * (1 + 1e-9)
+    del lengths
     low, high = label_range
     middle, wide = (low + high) / 2, high - low
     moves = (longest * wide, longest * wide / 2)
-    row_weights = row_weights * weights
+    row_weights *= weights
 
     def summed(values: Floats) -> Floats:
         weighed = row_weights * values
@@ -107,13 +112,17 @@ class _Solver:
         # A standardised number has residuals of variance below one; classes at most their p(1−p).
         variance = 0.8 if self._number else 1.0
         for turn in range(1 if self._number else _ROUNDS):
-            scores = self._scores(theta)
-            chance = scores if self._number else expit(scores)
-            curve = np.ones(len(scores))
+            chance = self._scores(theta)
+            curve = self._weights
             if not self._number:
-                curve = np.maximum(chance * (1 - chance), 0.01)
-            curvature = self._gram(self._weights * curve)
+                expit(chance, out=chance)
+                curve = chance * (1 - chance)
+                np.maximum(curve, 0.01, out=curve)
+                curve *= self._weights
+            curvature = self._gram(curve)
+            del curve
             rest = self._known - self._summed(chance) + curvature @ theta
+            del chance
             spread = variance * np.diag(curvature) + self._std**2
             weighed = curvature / spread[:, None]
             precision, right = curvature.T @ weighed, weighed.T @ rest
