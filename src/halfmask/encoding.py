@@ -172,7 +172,8 @@ class _Search:
             return
         self._low = edges[0] / 2
         wide = edges[-1] / 2 - self._low
-        self._scale = (self._BUCKETS - 1) / wide if wide > 0 else 0.0
+        with np.errstate(over="ignore"):
+            self._scale = (self._BUCKETS - 1) / wide if wide > 0 else 0.0
         if not np.isfinite(self._scale):
             return
         own = self._bucket(edges)

@@ -108,7 +108,7 @@ def test_a_private_fit_is_not_refuted():
     assert not audit(table, private, 60).refuted
 
 
-def levels_table(rows=200, columns=40, levels=40):
+def levels_table(rows=150, columns=100, levels=60):
     """Nothing but private categories: what an additive fit without noise remembers a row by."""
     generator = np.random.default_rng(4)
     words = [f"w{level}" for level in range(levels)]
@@ -138,7 +138,7 @@ def test_an_additive_fit_without_noise_is_refuted():
     )
 
     def leaking(planted):
-        signs = 2.0 * planted.label - 1
+        signs = (2.0 * planted.label - 1) / len(planted.coded)
         weights = [np.bincount(c.codes, signs, minlength=c.levels) for c in planted.coded]
         return replace(private, fit=AdditiveFit(weights=tuple(weights), intercept=0.0))
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from halfmask.model import Model
     from halfmask.neural.distributed import Ranks
+    from halfmask.reading import FileRows
     from halfmask.schema import Schema
     from halfmask.table import Encoder, Table
 
@@ -72,6 +74,23 @@ def training_rows(
         encoder = Encoder.fit(schema, found_rows)
         table = encoder.encode(found_rows)
     yield encoder, table
+
+
+def encoded_pieces(
+    model: Model, rows: FileRows, *, with_label: bool
+) -> Iterator[tuple[int, Table]]:
+    """The rows of a file as tables for `model`, with the position of each one's first row."""
+    from halfmask.frames import numbered
+
+    names = rows.column_names
+    if model.encoder is not None:
+        schema = model.encoder.schema
+        wanted = {*(column.name for column in schema.columns), schema.label.name}
+        names = [name for name in names if name in wanted]
+    for start, piece in rows.pieces(names):
+        with numbered(start):
+            table = model.encode(piece, with_label=with_label)
+        yield start, table
 
 
 def _chosen(

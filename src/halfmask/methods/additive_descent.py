@@ -30,6 +30,7 @@ _AGAIN = (0.4, 0.6, 0.8)
 # A label of which a smaller part than this is of one class is treated as rare.
 _RARE = 0.35
 _MOMENTUM = 0.85
+_BLOCK = 1 << 15
 
 
 def slope_bounds(rate: float, radius: float, diameter: float) -> tuple[float, float]:
@@ -188,8 +189,13 @@ class Descent:
         """How fast slopes change with scores, at the start."""
         if self._number:
             return 1.0
-        chance = np.asarray(expit(self._start if self._offset is None else self._offset))
-        return float(np.mean(chance * (1 - chance) * _weight(chance, low, high)))
+        if self._offset is None:
+            return float(_bend(np.asarray(expit(self._start)), low, high))
+        bends = expit(self._offset)
+        for start in range(0, len(bends), _BLOCK):
+            some = slice(start, start + _BLOCK)
+            bends[some] = _bend(bends[some], low, high)
+        return float(np.mean(bends))
 
     # --- stages
 
@@ -293,6 +299,12 @@ class Descent:
         start = starts / steps - by_start_step * by_starts / steps
         middle = sum(float(f.mean @ t) for f, t in zip(features, theta, strict=True))
         return theta, start - middle
+
+
+def _bend(chance: Floats, low: float, high: float) -> Floats:
+    """How fast the slope of a row with chance p changes with its score."""
+    bend: Floats = chance * (1 - chance) * _weight(chance, low, high)
+    return bend
 
 
 def _weight(chance: Floats, low: float, high: float) -> Floats:
