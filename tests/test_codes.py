@@ -315,3 +315,19 @@ def test_a_parquet_file_cut_short_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(DataError, match="write it again"), open_rows(path):
         pass
+
+
+@pytest.mark.parametrize("bounds", [(0, 1), (-4, 4), (0, 10), (1, 16), (0, 40), (0, 64), (0, 75)])
+def test_close_whole_bounds_tell_whole_numbers_apart_and_numbers_between_them(
+    bounds: tuple[int, int],
+) -> None:
+    column = Column("a", "private", "number", bounds=bounds)
+    whole = np.arange(bounds[0], bounds[1] + 1)
+    fine = np.linspace(*bounds, 10_001)
+    frame = pa.table({"a": np.concatenate([whole, fine]), "y": ["no"] * (len(whole) + len(fine))})
+    (coded,) = Encoder.fit(Schema(LABEL, (column,)), frame).encode(frame).coded
+    assert len(np.unique(coded.codes[: len(whole)])) == len(whole) or len(whole) > 65
+    assert coded.values is not None
+    # A level stands for a number within it.
+    apart = np.abs(coded.values[coded.codes[len(whole) :]] - fine)
+    assert apart.max() <= (bounds[1] - bounds[0]) / 64

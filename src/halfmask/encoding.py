@@ -276,7 +276,8 @@ def declared(column: Column) -> Coding | None:
 def declared_grid(column: Column) -> Grid | Levels:
     """The levels of a private column, from its declaration alone.
 
-    Whole-number bounds that are close give a level per number; others equal parts of the bounds,
+    Whole-number bounds that are close give a level around each whole number and as many between
+    two as make about FINE_BINS: values may be whole or not. Others give equal parts of the bounds,
     the first and the last one halved again and again, and levels of their own for both ends and
     for zero: values often crowd there. `bins` of the schema overrides it.
     """
@@ -289,7 +290,9 @@ def declared_grid(column: Column) -> Grid | Levels:
     if column.bins:
         edges = np.linspace(low, high, column.bins + 1)[1:-1]
     elif column.kind == "number" and low.is_integer() and high.is_integer() and wide <= FINE_BINS:
-        edges = np.arange(low, high) + 0.5
+        parts = int(FINE_BINS // wide)
+        steps = np.arange(int(wide) * parts + 1)
+        return _grid(low + (steps[:-1] + 0.5) / parts, low + steps / parts, "number")
     else:
         part = wide / FINE_BINS
         halves = part * 0.5 ** np.arange(1, _END_PARTS + 1)
@@ -299,8 +302,6 @@ def declared_grid(column: Column) -> Grid | Levels:
         edges = np.unique(np.concatenate([inner, low + halves, high - halves, ends]))
         edges = edges[(edges > low) & (edges < high)]
     values = np.concatenate([[low], (edges[1:] + edges[:-1]) / 2, [high]])
-    if not column.bins and column.kind == "number" and len(edges) == wide:
-        values = low + np.arange(len(edges) + 1)
     return _grid(edges, values, _unit(column))
 
 
