@@ -188,7 +188,7 @@ def test_features_and_levels_of_a_planted_row_belong_to_one_value():
     frame = pa.table(
         {
             "wide": generator.choice([*np.linspace(-1, 1001, 3001), np.nan], n),
-            "few": generator.choice([*np.linspace(-1, 6, 301), np.nan], n),
+            "few": np.resize([*np.linspace(-1, 6, 7001), np.nan], n),
             "kept": generator.choice([*np.linspace(-2.5, 2.5, 4001), np.nan], n),
             "day": pa.array(days, mask=generator.random(n) < 0.05),
             "kind": generator.choice(["a", "b", "z", ""], n),
