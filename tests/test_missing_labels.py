@@ -214,7 +214,7 @@ def test_the_private_features_of_a_skipped_row_change_no_release(
     with recording() as seen:
         fit(table, method, options)
     exact = []
-    for each in (table, replace(table, private=private)):
+    for each in (table, table.with_blocks(private=private)):
         with replaying(seen) as values:
             fit(each, method, options)
         exact.append(values)

@@ -18,6 +18,7 @@ from halfmask.accounting.relations import Relation, check_relation
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
 from halfmask.mechanisms.release import Interrupted, Releaser
+from halfmask.memory import check_memory
 from halfmask.methods.auto import Choice, Problem, choose
 from halfmask.methods.fitted import LINEAR_METHODS, LinearMethod, linear_method
 from halfmask.model import LinearModel, Model
@@ -111,10 +112,11 @@ def train(
         # Which public labels are missing is public too.
         table = table.labelled()
     choice = choose_method(method, table, epsilon=epsilon, delta=delta, spread=ranks is not None)
-    if choice.method != "mlp" and len(table.private) != table.n:
+    if choice.method != "mlp" and table.features.n != table.n:
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
     if ranks is not None:
         _check_spread(table, choice.method)
+    check_memory(table, choice.method)
     budget = open_budget(ledger, epsilon=epsilon, delta=delta, relation=checked)
     if ranks is None:
         stored = choice.method == "mlp" and checkpoint is not None

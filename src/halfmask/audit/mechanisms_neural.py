@@ -62,7 +62,7 @@ def mlp_means(epsilon: float, delta: float, relation: Relation) -> Game:
         epsilon=epsilon,
         delta=delta,
         first=table,
-        second=replace(table, private=rows),
+        second=table.with_blocks(private=rows),
         fit=fit,
         runs=enough_runs(epsilon, least=10_000, most=40_000),
     )

@@ -23,7 +23,7 @@ from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, bounded_weight
-from halfmask.methods.code_sums import CodeSums
+from halfmask.methods.code_sums import BLOCK, CodeSums
 from halfmask.methods.covered import covered_classes, covered_numbers
 from halfmask.methods.free_model import FreeModel, cross_fitted
 from halfmask.methods.public_sums import fit_public_sums
@@ -185,7 +185,7 @@ class _Fit:
         """0/1, or a number as [-1, 1]; `labelled` is 0 where a private label is missing."""
         skipped = table.skipped
         assert table.label is not None
-        self._labelled = (~skipped).astype(np.float64)
+        self._labelled = ~skipped
         self._may_lack = table.schema is not None and table.schema.label.missing == "skip"
         if self._number:
             assert table.label_bounds is not None
@@ -270,7 +270,7 @@ class _Fit:
                 weights[place] = weight
             bend = placed[len(self._private)][:-1] if len(stage) > len(self._private) else bend
             spread = math.hypot(spread, unit * part.spread)
-        shift, slope = self._compared(np.full(len(offset), base), scores - base, unit, spread)
+        shift, slope = self._compared(base, scores - base, unit, spread)
         self._cover(base + shift + slope * (scores - base), base, unit, slope * spread)
         return self._fit(
             base,
@@ -496,7 +496,7 @@ class _Fit:
     # --- comparison and covered scores
 
     def _compared(
-        self, offset: Floats, extra: Floats, unit: float, spread: float
+        self, offset: Floats | float, extra: Floats, unit: float, spread: float
     ) -> tuple[float, float]:
         """Shift and slope of offset + shift + slope · extra: one Newton step from 0 and 1.
 
@@ -508,29 +508,18 @@ class _Fit:
         # Short scores multiply errors, which makes noise small; long ones measure curvature.
         short = min(max(spread / unit, 0.1), 2.0)
         long = 3 * short
-        inside = np.clip(extra / unit, -short, short)
-        far = np.clip(extra / unit, -long, long)
-        score = (offset + extra) / unit
-        if self._number:
-            longest, most = _LABEL, 1.0
-            error = np.clip(self._target / unit - score, -longest, longest)
-            bend = (np.abs(error) < longest).astype(np.float64)
-        else:
-            longest, most = 0.5, 0.25
-            chance = expit(score)
-            weight = bounded_weight(chance, longest, longest)
-            error = (self._target - chance) * weight
-            bend = chance * (1 - chance) * weight
-        weights = self._weights * self._labelled
-        errors, bends = weights * error, weights * bend
+        longest, most = (_LABEL, 1.0) if self._number else (0.5, 0.25)
+        sums = np.zeros(8)
+        for start in range(0, len(extra), BLOCK):
+            rows = slice(start, start + BLOCK)
+            known = offset[rows] if isinstance(offset, np.ndarray) else offset
+            sums += self._errors(known, extra[rows], unit, short, long, rows)
         # Each in units of its largest change; the shares add up to 1.
         units = np.array([2 * longest, 2 * longest * short, 2 * long, long**2])
         units = np.append(units, most * np.array([1, 2 * short, 2 * long, short * long]))
         units = units / np.sqrt(_COMPARISON)
-        sums = [errors.sum(), errors @ inside, self._weights @ far, self._weights @ far**2]
-        sums += [bends.sum(), bends @ inside, bends @ far, bends @ (inside * far)]
         moves = (1.0, 1.0)
-        noisy = self._comparison_stage.release(np.array(sums) / units, moves) * units
+        noisy = self._comparison_stage.release(sums / units, moves) * units
         noise = self._comparison_stage.noise(moves) * units
         mean = float(np.clip(noisy[2] / self._n, -long, long))
         variance = max(float(noisy[3] / self._n) - mean**2, float(noise[3] / self._n), 1e-6)
@@ -558,7 +547,33 @@ class _Fit:
         }
         return unit * shift, used
 
-    def _curvatures(self, offset: Floats, mean: float, variance: float, short: float) -> Floats:
+    def _errors(
+        self,
+        offset: Floats | float,
+        extra: Floats,
+        unit: float,
+        short: float,
+        long: float,
+        rows: slice,
+    ) -> Floats:
+        """Sums over some rows of e·(1, g), z·(1, z), c·(1, g, z, g·z); docs/proofs/additive.md."""
+        z, g = np.clip(extra / unit, -long, long), np.clip(extra / unit, -short, short)
+        score, target = (offset + extra) / unit, self._target[rows]
+        if self._number:
+            error = np.clip(target / unit - score, -_LABEL, _LABEL)
+            bend = (np.abs(error) < _LABEL).astype(np.float64)
+        else:
+            chance = expit(score)
+            weight = bounded_weight(chance, 0.5, 0.5)
+            error, bend = (target - chance) * weight, chance * (1 - chance) * weight
+        all_rows = self._weights[rows]
+        error, bend = all_rows * self._labelled[rows] * np.stack([error, bend])
+        errors = error.sum(), error @ g, all_rows @ z, all_rows @ z**2
+        return np.array([*errors, bend.sum(), bend @ g, bend @ z, bend @ (g * z)])
+
+    def _curvatures(
+        self, offset: Floats | float, mean: float, variance: float, short: float
+    ) -> Floats:
         """Means of c·(1, g, z, g·z), c how an error bends with a score offset + z, g = z cut short.
 
         As if z were normal; offsets are public, or one released number.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from halfmask.methods.additive_descent import Stage
-from halfmask.methods.code_sums import CodeSums, contingency
+from halfmask.methods.code_sums import CodeSums
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
 from halfmask.table import CodedColumn
 
@@ -36,7 +36,7 @@ def fit_public_sums(
     columns: Sequence[CodedColumn],
     target: Floats,
     *,
-    labelled: Floats,
+    labelled: NDArray[np.bool_],
     weights: Floats,
     stage: Stage,
     start: float,
@@ -61,14 +61,19 @@ def fit_public_sums(
         for column, counts in zip(columns, sums.sums(weights), strict=True)
     ]
     squares = [np.einsum("ij,ij->i", f.vectors, f.vectors)[f.groups] for f in features]
-    lengths = np.sqrt(np.maximum(sums.scores(squares), 0.0))
+    # In place where it can be: at millions of rows, numbers by row are what fills memory.
+    lengths = sums.scores(squares)
+    np.sqrt(np.maximum(lengths, 0.0, out=lengths), out=lengths)
     constant = max(_CONSTANT * math.sqrt(float(np.mean(lengths**2))), 1e-3)
-    lengths = np.hypot(lengths, constant)
+    np.hypot(lengths, constant, out=lengths)
     limit = float(np.quantile(lengths, _LONG))
-    row_weights = np.minimum(1.0, limit / lengths)
-    longest = float((row_weights * lengths).max()) * (1 + 1e-9)
+    row_weights = np.divide(limit, lengths)
+    np.minimum(1.0, row_weights, out=row_weights)
+    lengths *= row_weights
+    longest = float(lengths.max()) * (1 + 1e-9)
+    del lengths
     moves = (longest * wide, longest * wide / 2)
-    row_weights = row_weights * weights
+    row_weights *= weights
 
     def summed(values: Floats) -> Floats:
         weighed = row_weights * values
@@ -120,13 +125,17 @@ class _Solver:
         # A standardised number has residuals of variance below one; classes at most their p(1−p).
         variance = 0.8 if self._number else 1.0
         for turn in range(1 if self._number else _ROUNDS):
-            scores = self._scores(theta)
-            chance = scores if self._number else expit(scores)
-            curve = np.ones(len(scores))
+            chance = self._scores(theta)
+            curve = self._weights
             if not self._number:
-                curve = np.maximum(chance * (1 - chance), 0.01)
-            curvature = self._gram(self._weights * curve)
+                expit(chance, out=chance)
+                curve = chance * (1 - chance)
+                np.maximum(curve, 0.01, out=curve)
+                curve *= self._weights
+            curvature = self._gram(curve)
+            del curve
             rest = self._known - self._summed(self._weights * chance) + curvature @ theta
+            del chance
             spread = variance * curvature + np.diag(self._std**2 + 1e-9 * np.trace(curvature))
             weighed = np.linalg.solve(spread, curvature)
             precision, right = curvature.T @ weighed, weighed.T @ rest
@@ -164,18 +173,15 @@ class _Solver:
         features, ends = self._features, self._ends
         starts = ends - self._sizes
         gram = np.zeros((len(self._known), len(self._known)))
-        groups = self._sums.groups([f.groups for f in features])
-        pairs = zip(groups, features, strict=True)
-        totals = [np.bincount(each, weights, minlength=len(f.share)) for each, f in pairs]
+        sizes = [len(f.share) for f in features]
+        totals, counts = self._sums.pair_sums([f.groups for f in features], sizes, weights)
         for i, first in enumerate(features):
             mine = slice(starts[i], ends[i])
             gram[mine, mine] = (first.vectors.T * totals[i]) @ first.vectors
             gram[-1, mine] = gram[mine, -1] = totals[i] @ first.vectors
             for j in range(i):
                 second, theirs = features[j], slice(starts[j], ends[j])
-                shape = (len(first.share), len(second.share))
-                counts = contingency(groups[i], groups[j], shape, weights)
-                gram[mine, theirs] = first.vectors.T @ counts @ second.vectors
+                gram[mine, theirs] = first.vectors.T @ counts[i, j] @ second.vectors
                 gram[theirs, mine] = gram[mine, theirs].T
         gram[-1, -1] = weights.sum()
         return gram

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 # shares say how far a typical effect follows each; the widths are parts of the range of positions.
 _LINE, _WIDE, _NARROW, _ALONE = 0.35, 0.40, 0.23, 0.02
 _WIDE_WIDTH, _NARROW_WIDTH = 0.35, 0.10
-# Directions with less than this share of the largest one are left out; fewer where counts are exact.
+# Directions smaller than this share of the largest are left out; fewer where counts are exact.
 _SMALLEST, _SMALLEST_EXACT = 2e-3, 2e-4
 # A level is kept apart where its noisy count stands this many standard deviations above zero.
 _CLEAR = 4.0
