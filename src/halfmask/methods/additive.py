@@ -218,7 +218,7 @@ class _Fit:
             plan.descent, "noisy gradients by all private columns", plan.steps
         )
         self._comparison_stage = stage(plan.comparison, "a comparison with a simpler model")
-        covered = "the mean square of errors" if self._number else "a histogram of scores by label"
+        covered = "squared errors" if self._number else "losses and a histogram of scores by label"
         self._covered_stage = stage(plan.covered, covered)
 
     # --- the stages in order
@@ -519,17 +519,26 @@ class _Fit:
     def _cover(self, scores: Floats, base: float, unit: float, spread: float) -> None:
         """Scores of the final model on its own rows that the guarantee covers, with noise bars."""
         assert self._covered_stage is not None
-        weights = self._weights * self._labelled
+        weights, stage = self._weights * self._labelled, self._covered_stage
+        rows = None if self._may_lack and self._label_private else self._n
         if self._number:
             self.details["covered"] = covered_numbers(
                 self._target - scores,
                 weights,
-                self._covered_stage,
+                stage,
                 unit,
                 self._half,
-                rows=None if self._may_lack and self._label_private else self._n,
+                rows=rows,
+                most=self._most,
             )
         else:
             self.details["covered"] = covered_classes(
-                scores, self._target, weights, self._covered_stage, base, max(spread, 0.2)
+                scores,
+                self._target,
+                weights,
+                stage,
+                base,
+                max(spread, 0.2),
+                rows=rows,
+                most=self._most,
             )
