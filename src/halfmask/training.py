@@ -7,7 +7,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,9 +152,8 @@ def train(
         if options:
             raise InputError(f"Method 'additive' has no option {next(iter(options))!r}.")
         added = fit_additive(table, releaser, epsilon=epsilon, delta=delta)
-        return AdditiveModel(
-            privacy=state(table, releaser, delta=delta), details=added.details, fit=added, **common
-        )
+        stated = state(table, releaser, delta=delta, notes=added.notes)
+        return AdditiveModel(privacy=stated, details=added.details, fit=added, **common)
     fitter = linear_method(choice.method)
     _check_options(choice.method, fitter, options or {})
     fit = fitter(table, releaser, epsilon=epsilon, delta=delta, **dict(options or {}))
@@ -226,10 +225,12 @@ def _check_options(method: str, fitter: LinearMethod, options: Mapping[str, Any]
             )
 
 
-def state(table: Table, releaser: Releaser, *, delta: float) -> Statement:
+def state(
+    table: Table, releaser: Releaser, *, delta: float, notes: Sequence[str] = ()
+) -> Statement:
     """The statement of a fit on `table` whose releases all went through `releaser`."""
     schema = table.schema
-    notes = list(releaser.notes)
+    notes = [*releaser.notes, *notes]
     if schema is None and table.task == "classification":
         notes.append("The set of labels present in the data counts as public.")
     if schema is None:

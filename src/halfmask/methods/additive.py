@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from halfmask.accounting.budget import Budget
+from halfmask.accounting.relations import Relation
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods.additive_descent import Descent, PrivatePart, Stage
@@ -37,6 +38,16 @@ STEPS = 40
 # Labels of a standardised number are clipped here in one release, residuals in a comparison.
 _LABEL = 1.5
 _FOLDS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStage:
+    """Part of a plan: what it releases, how often, and its share of μ²."""
+
+    name: str
+    what: str
+    share: float
+    releases: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +106,55 @@ class AdditivePlan:
             covered=covered,
         )
 
+    def stages(self, *, private_columns: int, number: bool) -> tuple[PlannedStage, ...]:
+        """What is released, in order; these and no others are opened by a fit."""
+        covered = "squared errors" if number else "losses and a histogram of scores by label"
+        label = "the mean of the label" if number else "the number of rows of each class"
+        whats = {
+            "base": label,
+            "spread": "a histogram of the label",
+            "public": "sums of public features by label",
+            "counts": f"counts of the levels of {private_columns} private columns",
+            "worth": "a gradient by all private columns",
+            "descent": "noisy gradients by all private columns",
+            "comparison": "a comparison with a simpler model",
+            "covered": covered,
+        }
+        return tuple(
+            PlannedStage(
+                name=name,
+                what=what,
+                share=getattr(self, name),
+                releases=self.steps if name == "descent" else 1,
+            )
+            for name, what in whats.items()
+            if getattr(self, name) > 0
+        )
+
+
+def plan_in_words(stages: Sequence[PlannedStage]) -> str:
+    """The plan as a statement notes it."""
+    parts = [
+        f"{each.what} {100 * each.share:.3g}%"
+        + (f" ({each.releases} releases)" if each.releases > 1 else "")
+        for each in stages
+    ]
+    return (
+        "The plan followed from public facts and was fixed before the first release. Shares of the "
+        f"squared budget: {'; '.join(parts)}."
+    )
+
+
+def row_weights(table: Table, relation: Relation, mu: float) -> tuple[Floats, float, float]:
+    """Public weights, by which a unit counts as at most so many rows, that number, and the total.
+
+    Rows per unit are public.
+    """
+    if table.unit is None:
+        return np.ones(table.n), 1.0, float(table.n)
+    found = unit_weights(table.unit, numbers=16 * len(table.coded), mu=mu, relation=relation)
+    return found.rows, float(found.most), found.total
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdditiveFit:
@@ -113,6 +173,7 @@ class AdditiveFit:
     bend_edges: Floats = field(default_factory=lambda: np.zeros(0))
     bend: Floats = field(default_factory=lambda: np.zeros(0))
     details: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def scores(self, columns: Sequence[CodedColumn]) -> Floats:
         """The score of each row."""
@@ -158,7 +219,7 @@ class _Fit:
         self._label_private = table.label_private
         self._mu = mu
         self._set_target(table)
-        self._weights, self._most, self._n = self._row_weights(table, releaser, mu)
+        self._weights, self._most, self._n = row_weights(table, releaser.relation, mu)
         self.plan = AdditivePlan.of(
             rows=self._n / self._most,
             private_columns=len(self._private),
@@ -167,8 +228,13 @@ class _Fit:
             number=self._number,
             mu=mu,
         )
-        self._open(releaser)
-        self.details: dict[str, Any] = {"plan": asdict(self.plan)}
+        stages = self.plan.stages(private_columns=len(self._private), number=self._number)
+        self._open(releaser, stages)
+        self._notes = (plan_in_words(stages),)
+        self.details: dict[str, Any] = {
+            "plan": asdict(self.plan),
+            "stages": [asdict(each) for each in stages],
+        }
 
     def _set_target(self, table: Table) -> None:
         """0/1, or a number as [-1, 1]; `labelled` is 0 where a private label is missing."""
@@ -186,40 +252,20 @@ class _Fit:
             self._middle, self._half = 0.0, 1.0
             self._target = np.where(skipped, 0.0, table.label.astype(np.float64))
 
-    def _row_weights(
-        self, table: Table, releaser: Releaser, mu: float
-    ) -> tuple[Floats, float, float]:
-        """Public weights, by which a unit counts as at most `most` rows, and their total."""
-        if table.unit is None:
-            return np.ones(table.n), 1.0, float(table.n)
-        found = unit_weights(
-            table.unit, numbers=16 * len(table.coded), mu=mu, relation=releaser.relation
-        )
-        return found.rows, float(found.most), found.total
-
-    def _open(self, releaser: Releaser) -> None:
+    def _open(self, releaser: Releaser, stages: Sequence[PlannedStage]) -> None:
         """All releases, opened before the first one: they are charged together."""
-
-        def stage(share: float, what: str, count: int = 1) -> Stage | None:
-            if share <= 0:
-                return None
-            return Stage(releaser, self._mu, share, count, self._most, what)
-
-        plan, columns = self.plan, len(self._private)
-        label = "the mean of the label" if self._number else "the number of rows of each class"
-        self._base_stage = stage(plan.base, label)
-        self._spread_stage = stage(plan.spread, "a histogram of the label")
-        self._public_stage = stage(plan.public, "sums of public features by label")
-        self._counts_stage = stage(
-            plan.counts, f"counts of the levels of {columns} private columns"
-        )
-        self._worth_stage = stage(plan.worth, "a gradient by all private columns")
-        self._descent_stage = stage(
-            plan.descent, "noisy gradients by all private columns", plan.steps
-        )
-        self._comparison_stage = stage(plan.comparison, "a comparison with a simpler model")
-        covered = "squared errors" if self._number else "losses and a histogram of scores by label"
-        self._covered_stage = stage(plan.covered, covered)
+        opened = {
+            each.name: Stage(releaser, self._mu, each.share, each.releases, self._most, each.what)
+            for each in stages
+        }
+        self._base_stage = opened.get("base")
+        self._spread_stage = opened.get("spread")
+        self._public_stage = opened.get("public")
+        self._counts_stage = opened.get("counts")
+        self._worth_stage = opened.get("worth")
+        self._descent_stage = opened.get("descent")
+        self._comparison_stage = opened.get("comparison")
+        self._covered_stage = opened.get("covered")
 
     # --- the stages in order
 
@@ -344,6 +390,7 @@ class _Fit:
             bend_edges=np.zeros(0) if bend_edges is None or bend is None else bend_edges,
             bend=np.zeros(0) if bend is None else half * bend,
             details=self.details,
+            notes=self._notes,
         )
 
     def _own(self, value: float) -> float:
