@@ -11,7 +11,7 @@ from public facts and is fixed before the first release. Guarantee: docs/proofs/
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,9 +27,10 @@ from halfmask.methods.additive_descent import Descent, PrivatePart, Stage
 from halfmask.methods.code_sums import CodeSums
 from halfmask.methods.covered import covered_classes, covered_numbers
 from halfmask.methods.free_model import FreeModel, cross_fitted
+from halfmask.methods.public_model import PublicModel, cross_fitted_public, level_values, unfitted
 from halfmask.methods.public_sums import fit_public_sums
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
-from halfmask.table import CodedColumn, Table
+from halfmask.table import CodedColumn, Table, Task
 from halfmask.units import unit_weights
 
 Floats = NDArray[np.float64]
@@ -145,15 +146,34 @@ def plan_in_words(stages: Sequence[PlannedStage]) -> str:
     )
 
 
-def row_weights(table: Table, relation: Relation, mu: float) -> tuple[Floats, float, float]:
-    """Public weights, by which a unit counts as at most so many rows, that number, and the total.
+def row_weights(
+    table: Table, relation: Relation, mu: float, given: Floats | None = None
+) -> tuple[Floats, float, float]:
+    """Public weights in [0, 1], by which a unit counts as at most so many rows; that number; total.
 
-    Rows per unit are public.
+    Rows per unit and the weights `given` are public; the largest of these counts as 1.
     """
-    if table.unit is None:
-        return np.ones(table.n), 1.0, float(table.n)
-    found = unit_weights(table.unit, numbers=16 * len(table.coded), mu=mu, relation=relation)
-    return found.rows, float(found.most), found.total
+    weights, most = np.ones(table.n), 1.0
+    if table.unit is not None:
+        found = unit_weights(table.unit, numbers=16 * len(table.coded), mu=mu, relation=relation)
+        weights, most = found.rows, float(found.most)
+    if given is not None:
+        weights = weights * (given / given.max())
+    return weights, most, float(weights.sum())
+
+
+def _notes(table: Table, public_model: Any, given: Floats | None) -> Iterator[str]:
+    """What a statement has to add about public labels, models and weights."""
+    if public_model is not None:
+        yield (
+            f"The free model is the user's own ({type(public_model).__name__}): it was handed "
+            "public columns and the public label alone. That its own settings hold nothing private "
+            "is the user's word."
+        )
+    if not table.label_private and not all(column.private for column in table.coded):
+        yield "The free model may reproduce public columns and labels: they are not protected."
+    if given is not None:
+        yield "Rows were weighed by numbers that were given as public."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -168,7 +188,7 @@ class AdditiveFit:
     offset_weights: tuple[Floats, ...] | None = None
     offset_start: float = 0.0
     offset_scale: float = 0.0
-    free: FreeModel | None = None
+    free: FreeModel | PublicModel | None = None
     free_columns: tuple[int, ...] = ()
     bend_edges: Floats = field(default_factory=lambda: np.zeros(0))
     bend: Floats = field(default_factory=lambda: np.zeros(0))
@@ -194,8 +214,20 @@ def _stacked(columns: Sequence[CodedColumn], places: Sequence[int]) -> NDArray[n
     return np.column_stack([columns[place].codes for place in places])
 
 
-def fit_additive(table: Table, releaser: Releaser, *, epsilon: float, delta: float) -> AdditiveFit:
-    """Fit under (epsilon, delta). Guarantee: docs/proofs/additive.md."""
+def fit_additive(
+    table: Table,
+    releaser: Releaser,
+    *,
+    epsilon: float,
+    delta: float,
+    public_model: Any = None,
+    sample_weight: Floats | None = None,
+) -> AdditiveFit:
+    """Fit under (epsilon, delta). Guarantee: docs/proofs/additive.md.
+
+    `public_model` takes the place of the free model (see `public_model.cross_fitted_public`).
+    `sample_weight` are public weights of the rows, not negative, of which the largest counts as 1.
+    """
     if not table.coded:
         raise InputError("Method 'additive' needs a schema: a bare array has no levels.")
     if table.classes is not None and len(table.classes) != 2:
@@ -204,14 +236,36 @@ def fit_additive(table: Table, releaser: Releaser, *, epsilon: float, delta: flo
         raise InputError("Nothing is private: any ordinary method serves better.")
     if releaser.shards.count > 1:
         raise InputError("Method 'additive' needs all rows on one machine.")
+    if public_model is not None:
+        _check_public_model(table, public_model)
     budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
-    return _Fit(table, releaser, budget.mu).run()
+    return _Fit(table, releaser, budget.mu, public_model, sample_weight).run()
+
+
+def _check_public_model(table: Table, public_model: Any) -> None:
+    """Refuse what could not be free, before anything is charged."""
+    if table.label_private:
+        raise InputError(
+            "public_model needs a public label: with a private one, what it learnt from the label "
+            "would have to be paid for."
+        )
+    if all(column.private for column in table.coded):
+        raise InputError("public_model needs a public column: all of them are private.")
+    unfitted(public_model, table.task)
 
 
 class _Fit:
     """One run. Every attribute is public or released, but for codes, targets and scores of rows."""
 
-    def __init__(self, table: Table, releaser: Releaser, mu: float) -> None:
+    def __init__(
+        self,
+        table: Table,
+        releaser: Releaser,
+        mu: float,
+        public_model: Any = None,
+        sample_weight: Floats | None = None,
+    ) -> None:
+        self._public_model, self._groups = public_model, table.unit
         self._columns = table.coded
         self._private = [p for p, c in enumerate(table.coded) if c.private]
         self._public = [p for p, c in enumerate(table.coded) if not c.private]
@@ -219,7 +273,9 @@ class _Fit:
         self._label_private = table.label_private
         self._mu = mu
         self._set_target(table)
-        self._weights, self._most, self._n = row_weights(table, releaser.relation, mu)
+        self._weights, self._most, self._n = row_weights(
+            table, releaser.relation, mu, sample_weight
+        )
         self.plan = AdditivePlan.of(
             rows=self._n / self._most,
             private_columns=len(self._private),
@@ -230,7 +286,7 @@ class _Fit:
         )
         stages = self.plan.stages(private_columns=len(self._private), number=self._number)
         self._open(releaser, stages)
-        self._notes = (plan_in_words(stages),)
+        self._notes = (plan_in_words(stages), *_notes(table, public_model, sample_weight))
         self.details: dict[str, Any] = {
             "plan": asdict(self.plan),
             "stages": [asdict(each) for each in stages],
@@ -327,15 +383,7 @@ class _Fit:
             base = float(logit(np.clip(base, 1e-3, 1 - 1e-3)))
         offset = np.full(len(target), base)
         if places:
-            offset, free = cross_fitted(
-                _stacked(self._columns, places),
-                target,
-                levels=[self._columns[place].levels for place in places],
-                ordered=[self._columns[place].values is not None for place in places],
-                task="regression" if self._number else "classification",
-                folds=_FOLDS,
-                weights=self._weights,
-            )
+            offset, free = self._free_model(places)
         unit = float(np.std(target - offset)) if self._number else 1.0
         unit = max(unit, 1e-3) if self._number else 1.0
         stage, bend_edges = self._stage_columns(offset if places else None)
@@ -361,6 +409,35 @@ class _Fit:
             bend=bend,
         )
 
+    def _free_model(self, places: Sequence[int]) -> tuple[Floats, FreeModel | PublicModel]:
+        """Scores out of fold and the model of all rows; public columns and labels go in alone."""
+        codes, columns = _stacked(self._columns, places), [self._columns[p] for p in places]
+        task: Task = "regression" if self._number else "classification"
+        if self._public_model is not None:
+            even = bool((self._weights == self._weights[0]).all())
+            return cross_fitted_public(
+                self._public_model,
+                codes,
+                self._target,
+                values=[level_values(column) for column in columns],
+                task=task,
+                folds=_FOLDS,
+                groups=self._groups,
+                weights=None if even else self._weights,
+                middle=self._middle,
+                half=self._half,
+            )
+        return cross_fitted(
+            codes,
+            self._target,
+            levels=[column.levels for column in columns],
+            ordered=[column.values is not None for column in columns],
+            task=task,
+            folds=_FOLDS,
+            groups=self._groups,
+            weights=self._weights,
+        )
+
     def _fit(
         self,
         base: float,
@@ -372,7 +449,7 @@ class _Fit:
         offset_scale: float = 0.0,
         bend: Floats | None = None,
         bend_edges: Floats | None = None,
-        free: FreeModel | None = None,
+        free: FreeModel | PublicModel | None = None,
         free_columns: tuple[int, ...] = (),
     ) -> AdditiveFit:
         """Everything in the label's own units."""
@@ -485,17 +562,23 @@ class _Fit:
     def _counts(self, stage: Sequence[CodedColumn]) -> list[LevelFeatures]:
         """Level features from noisy counts of private columns and exact ones of public ones."""
         assert self._counts_stage is not None
-        exact = CodeSums(stage).sums(self._weights)
         hidden = [place for place, column in enumerate(stage) if column.private]
+        exact = CodeSums([stage[place] for place in hidden]).sums(self._weights)
         moves = (math.sqrt(2 * len(hidden)), math.sqrt(len(hidden)))
-        noisy = self._counts_stage.release(np.concatenate([exact[p] for p in hidden]), moves)
+        noisy = self._counts_stage.release(np.concatenate(exact), moves)
         ends = np.cumsum([stage[place].levels for place in hidden])
         released = dict(zip(hidden, np.split(noisy, ends[:-1]), strict=True))
         noise = self._counts_stage.noise(moves)
         return [
             level_features(column, released[place], noise, self._n)
             if column.private
-            else level_features(column, exact[place], 0.0, self._n)
+            # Summed apart from private columns, whose codes would show in the last digit.
+            else level_features(
+                column,
+                np.bincount(column.codes, self._weights, column.levels).astype(np.float64),
+                0.0,
+                self._n,
+            )
             for place, column in enumerate(stage)
         ]
 
