@@ -23,7 +23,7 @@ from halfmask.accounting.budget import Budget
 from halfmask.accounting.relations import Relation
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
-from halfmask.methods.additive_descent import Descent, PrivatePart, Stage
+from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, bounded_weight
 from halfmask.methods.code_sums import CodeSums
 from halfmask.methods.covered import covered_classes, covered_numbers
 from halfmask.methods.free_model import FreeModel, cross_fitted
@@ -39,6 +39,13 @@ STEPS = 40
 # Labels of a standardised number are clipped here in one release, residuals in a comparison.
 _LABEL = 1.5
 _FOLDS = 5
+# What the comparison's sums get: errors, errors by score, scores, their squares, four curvatures.
+_COMPARISON = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
+# How far curvatures may be from those of a normal score.
+_NORMAL = 0.2
+_STEEPEST = 1.5
+# By how much a released base rate, or a free model, may typically be off.
+_SHIFT = 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +221,10 @@ def _stacked(columns: Sequence[CodedColumn], places: Sequence[int]) -> NDArray[n
     return np.column_stack([columns[place].codes for place in places])
 
 
+def _counted(codes: NDArray[np.integer[Any]], weights: Floats, levels: int) -> Floats:
+    return np.asarray(np.bincount(codes, weights, levels), dtype=np.float64)
+
+
 def fit_additive(
     table: Table,
     releaser: Releaser,
@@ -361,11 +372,13 @@ class _Fit:
                 weights[place] = weight
             bend = placed[len(self._private)][:-1] if len(stage) > len(self._private) else bend
             spread = math.hypot(spread, unit * part.spread)
-        slope = self._compared(np.full(len(offset), base), scores - base, unit, spread, at=1.0)
-        self._cover(base + slope * (scores - base), base, unit, slope * spread)
+        shift, slope = self._compared(np.full(len(offset), base), scores - base, unit, spread)
+        self._cover(base + shift + slope * (scores - base), base, unit, slope * spread)
         return self._fit(
             base,
-            intercept=base + slope * (added - (base if offset_weights is not None else 0.0)),
+            intercept=base
+            + shift
+            + slope * (added - (base if offset_weights is not None else 0.0)),
             weights=[slope * weight for weight in weights],
             offset_weights=offset_weights,
             offset_start=offset_start,
@@ -390,17 +403,16 @@ class _Fit:
         part = self._descend(stage, offset, unit, base)
         placed = [unit * table for table in part.by_level()]
         extra = CodeSums(stage).scores(placed) - unit * part.mean
-        slope = self._compared(offset, extra, unit, unit * part.spread, at=0.0)
-        self._cover(
-            offset + slope * extra, base, unit, math.hypot(float(np.std(offset)), part.spread)
-        )
+        shift, slope = self._compared(offset, extra, unit, unit * part.spread)
+        spread = math.hypot(float(np.std(offset)), part.spread)
+        self._cover(offset + shift + slope * extra, base, unit, spread)
         weights = [np.zeros(column.levels) for column in self._columns]
         for place, weight in zip(self._private, placed, strict=False):
             weights[place] = slope * weight
         bend = slope * placed[-1][:-1] if len(stage) > len(self._private) else np.zeros(0)
         return self._fit(
             base,
-            intercept=-slope * unit * part.mean + (0.0 if places else base),
+            intercept=shift - slope * unit * part.mean + (0.0 if places else base),
             weights=weights,
             free=free,
             free_columns=places,
@@ -531,8 +543,7 @@ class _Fit:
             target,
             labelled=self._labelled,
             weights=self._weights,
-            release=self._public_stage.release,
-            noise=self._public_stage.noise,
+            stage=self._public_stage,
             start=0.0 if self._number else base,
             label_range=(-_LABEL, _LABEL) if self._number else (0.0, 1.0),
             number=self._number,
@@ -569,15 +580,14 @@ class _Fit:
         ends = np.cumsum([stage[place].levels for place in hidden])
         released = dict(zip(hidden, np.split(noisy, ends[:-1]), strict=True))
         noise = self._counts_stage.noise(moves)
+        # Exact counts are summed by themselves: beside a private column, the order of the sum, and
+        # with it the last digit, would follow from private codes.
         return [
             level_features(column, released[place], noise, self._n)
             if column.private
             # Summed apart from private columns, whose codes would show in the last digit.
             else level_features(
-                column,
-                np.bincount(column.codes, self._weights, column.levels).astype(np.float64),
-                0.0,
-                self._n,
+                column, _counted(column.codes, self._weights, column.levels), 0.0, self._n
             )
             for place, column in enumerate(stage)
         ]
@@ -611,40 +621,85 @@ class _Fit:
     # --- comparison and covered scores
 
     def _compared(
-        self, offset: Floats, extra: Floats, unit: float, spread: float, *, at: float
-    ) -> float:
-        """How far to trust `extra` in offset + slope · extra: one Newton step in the slope.
+        self, offset: Floats, extra: Floats, unit: float, spread: float
+    ) -> tuple[float, float]:
+        """Shift and slope of offset + shift + slope · extra: one Newton step from 0 and 1.
 
-        The step is taken from `at`; noise that could have made the slope is taken off it, as James
-        and Stein do, so that a model that noise has made falls back to the offset.
+        Noise that could have made the slope is taken off it, as James and Stein do, so that a model
+        that noise has made falls back to the offset. Clipped scores only multiply errors: the
+        errors are those of the scores as they are, or large scores would bias the slope.
         """
         assert self._comparison_stage is not None
-        width = min(max(2.5 * spread / unit, 0.2), 4.0)
-        inside = np.clip(extra / unit, -width, width)
-        score = offset / unit + at * inside
+        # Short scores multiply errors, which makes noise small; long ones measure curvature.
+        short = min(max(spread / unit, 0.1), 2.0)
+        long = 3 * short
+        inside = np.clip(extra / unit, -short, short)
+        far = np.clip(extra / unit, -long, long)
+        score = (offset + extra) / unit
         if self._number:
-            residual = np.clip(self._target / unit - score, -_LABEL, _LABEL)
-            curve, longest, steepest = np.ones(len(score)), _LABEL, 1.0
+            longest, most = _LABEL, 1.0
+            error = np.clip(self._target / unit - score, -longest, longest)
+            bend = (np.abs(error) < longest).astype(np.float64)
         else:
+            longest, most = 0.5, 0.25
             chance = expit(score)
-            residual, curve = self._target - chance, chance * (1 - chance)
-            longest, steepest = 1.0, 0.25
+            weight = bounded_weight(chance, longest, longest)
+            error = (self._target - chance) * weight
+            bend = chance * (1 - chance) * weight
         weights = self._weights * self._labelled
-        # Two numbers that move by at most 2·longest·width (withheld: half) and steepest·width².
-        share = 0.15
-        first = (weights * residual) @ inside / (2 * longest * width) * math.sqrt(1 - share)
-        second = (weights * curve) @ inside**2 / (steepest * width**2) * math.sqrt(share)
+        errors, bends = weights * error, weights * bend
+        # Each in units of its largest change; the shares add up to 1.
+        units = np.array([2 * longest, 2 * longest * short, 2 * long, long**2])
+        units = np.append(units, most * np.array([1, 2 * short, 2 * long, short * long]))
+        units = units / np.sqrt(_COMPARISON)
+        sums = [errors.sum(), errors @ inside, self._weights @ far, self._weights @ far**2]
+        sums += [bends.sum(), bends @ inside, bends @ far, bends @ (inside * far)]
         moves = (1.0, 1.0)
-        noisy = self._comparison_stage.release(np.array([first, second]), moves)
-        noise = self._comparison_stage.noise(moves)
-        gradient = noisy[0] * 2 * longest * width / math.sqrt(1 - share)
-        curvature = max(noisy[1], noise) * steepest * width**2 / math.sqrt(share)
-        error = noise * 2 * longest * width / math.sqrt(1 - share) / curvature
-        slope = at + gradient / curvature
-        shrunk = max(slope - error**2 / slope, 0.0) if slope > 0 else 0.0
-        used = float(min(shrunk, 1.25))
-        self.details["slope"] = {"estimate": float(slope), "noise": float(error), "used": used}
-        return used
+        noisy = self._comparison_stage.release(np.array(sums) / units, moves) * units
+        noise = self._comparison_stage.noise(moves) * units
+        mean = float(np.clip(noisy[2] / self._n, -long, long))
+        variance = max(float(noisy[3] / self._n) - mean**2, float(noise[3] / self._n), 1e-6)
+        # Curvatures as released, held against those of a normal score as far as they are noisy.
+        normal = self._n * self._curvatures(offset / unit, mean, variance, short)
+        size = np.sqrt(normal[0] * np.array([normal[0], normal[0], normal[3], normal[3]]))
+        doubt = _NORMAL * size * np.array([1, short, 1, 1])
+        doubt[3] = _NORMAL * normal[3]
+        bent = normal + doubt**2 / (doubt**2 + noise[4:] ** 2) * (noisy[4:] - normal)
+        bent = bent.reshape(2, 2).T
+        # Shift and slope by what is likeliest: a shift is small, a slope may be anything.
+        precise = bent.T / noise[:2] ** 2
+        covariance = np.linalg.inv(precise @ bent + np.diag([1 / _SHIFT**2, 1e-9]))
+        off = covariance @ (precise @ noisy[:2])
+        slope, blur = 1 + float(off[1]), math.sqrt(float(covariance[1, 1]))
+        shrunk = max(slope - blur**2 / slope, 0.0) if slope > 0 else 0.0
+        used = min(shrunk, _STEEPEST)
+        # The best shift at the slope that is used.
+        shift = float(off[0] + covariance[0, 1] / covariance[1, 1] * (used - slope))
+        self.details["slope"] = {
+            "estimate": slope,
+            "noise": blur,
+            "used": used,
+            "shift": shift,
+        }
+        return unit * shift, used
+
+    def _curvatures(self, offset: Floats, mean: float, variance: float, short: float) -> Floats:
+        """Means of c·(1, g, z, g·z), c how an error bends with a score offset + z, g = z cut short.
+
+        As if z were normal; offsets are public, or one released number.
+        """
+        nodes = np.linspace(-4, 4, 81)
+        parts = np.exp(-0.5 * nodes**2)
+        z = mean + math.sqrt(variance) * nodes
+        bend = parts / parts.sum()
+        if not self._number:
+            known = np.quantile(offset, (np.arange(20) + 0.5) / 20)
+            chance = expit(known[:, None] + z)
+            weight = bounded_weight(chance, 0.5, 0.5)
+            bend = bend * (chance * (1 - chance) * weight).mean(axis=0)
+        cut = np.clip(z, -short, short)
+        found: Floats = np.array([bend.sum(), bend @ cut, bend @ z, bend @ (cut * z)])
+        return found
 
     def _cover(self, scores: Floats, base: float, unit: float, spread: float) -> None:
         """Scores of the final model on its own rows that the guarantee covers, with noise bars."""

@@ -177,7 +177,7 @@ class Descent:
                 slope = np.clip(scores - target[rows], -low, high)
                 return weights[rows] * slope
             chance = expit(scores)
-            bounded = (chance - target[rows]) * _weight(chance, low, high)
+            bounded = (chance - target[rows]) * bounded_weight(chance, low, high)
             slope = np.clip(bounded, -low, high)
             return weights[rows] * slope
 
@@ -188,7 +188,7 @@ class Descent:
         if self._number:
             return 1.0
         chance = np.asarray(expit(self._start if self._offset is None else self._offset))
-        return float(np.mean(chance * (1 - chance) * _weight(chance, low, high)))
+        return float(np.mean(chance * (1 - chance) * bounded_weight(chance, low, high)))
 
     # --- stages
 
@@ -294,7 +294,7 @@ class Descent:
         return theta, start - middle
 
 
-def _weight(chance: Floats, low: float, high: float) -> Floats:
+def bounded_weight(chance: Floats, low: float, high: float) -> Floats:
     """ω(p): what brings both slopes of a row with chance p into [−low, high]."""
     tiny = 1e-12
     weight: Floats = np.minimum(
