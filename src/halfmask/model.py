@@ -69,6 +69,10 @@ class Model(ABC):
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], **common: Any) -> Model:
         """The inverse of `arrays`; `common` are the fields of this class."""
 
+    def why_not_storable(self) -> str | None:
+        """Why a file cannot hold this model, where it cannot."""
+        return None
+
     def encode(self, frame: Any, *, with_label: bool = False) -> Table:
         """A frame (or a bare array, where the model was fitted on one) as a table, row by row."""
         if self.encoder is not None:
@@ -110,6 +114,8 @@ class Model(ABC):
 
     def save(self, folder: str | Path) -> None:
         """Write model.npz, then model.json; a folder without the latter holds no finished model."""
+        if (reason := self.why_not_storable()) is not None:
+            raise InputError(reason)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with _replacing(folder / "model.npz") as path, path.open("wb") as file:

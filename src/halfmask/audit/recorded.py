@@ -108,27 +108,31 @@ class Transcript:
         )
 
 
-def record(estimator: Any, frame: Any, y: Any = None) -> Transcript:
+def record(estimator: Any, frame: Any, y: Any = None, *, sample_weight: Any = None) -> Transcript:
     """Fit a copy of `estimator` on `frame`, as its own `fit` would, and keep every release.
 
     The transcript is not private, and no ledger is charged.
     """
-    return _run(estimator, frame, y, _Recorder)
+    return _run(estimator, frame, y, _Recorder, sample_weight)
 
 
-def replay(estimator: Any, frame: Any, transcript: Transcript, y: Any = None) -> Transcript:
+def replay(
+    estimator: Any, frame: Any, transcript: Transcript, y: Any = None, *, sample_weight: Any = None
+) -> Transcript:
     """The same fit on another frame, handed the noisy values and the draws of `transcript`.
 
     Returns its own transcript: its exact values, the same noisy ones. A fit that plans other
     releases, of another shape or with other noise, raises ReplayError: between neighbours that
     difference would show without any noise.
     """
-    told = _run(estimator, frame, y, partial(_Replayer, transcript))
+    told = _run(estimator, frame, y, partial(_Replayer, transcript), sample_weight)
     _check_complete(transcript, told)
     return told
 
 
-def _run(estimator: Any, frame: Any, y: Any, door: Callable[..., _Recorder]) -> Transcript:
+def _run(
+    estimator: Any, frame: Any, y: Any, door: Callable[..., _Recorder], sample_weight: Any
+) -> Transcript:
     if not isinstance(estimator, _HalfmaskEstimator):
         raise InputError(
             f"Expected an estimator of halfmask, got {type(estimator).__name__}: pass the last "
@@ -144,7 +148,7 @@ def _run(estimator: Any, frame: Any, y: Any, door: Callable[..., _Recorder]) -> 
         return opened[-1]
 
     checked: Door = opening
-    fitted._adopt(fitted._trained(frame, y, checked))
+    fitted._adopt(fitted._trained(frame, y, checked, sample_weight=sample_weight))
     (recorder,) = opened
     return Transcript(
         releases=tuple(recorder.releases),

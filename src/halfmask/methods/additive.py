@@ -11,7 +11,7 @@ from public facts and is fixed before the first release. Guarantee: docs/proofs/
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,15 +20,17 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from halfmask.accounting.budget import Budget
+from halfmask.accounting.relations import Relation
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, bounded_weight
 from halfmask.methods.code_sums import BLOCK, CodeSums
 from halfmask.methods.covered import covered_classes, covered_numbers
 from halfmask.methods.free_model import FreeModel, cross_fitted
+from halfmask.methods.public_model import PublicModel, cross_fitted_public, level_values, unfitted
 from halfmask.methods.public_sums import fit_public_sums
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
-from halfmask.table import CodedColumn, Table
+from halfmask.table import CodedColumn, Table, Task
 from halfmask.units import unit_weights
 
 Floats = NDArray[np.float64]
@@ -44,6 +46,16 @@ _NORMAL = 0.2
 _STEEPEST = 1.5
 # By how much a released base rate, or a free model, may typically be off.
 _SHIFT = 0.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStage:
+    """Part of a plan: what it releases, how often, and its share of μ²."""
+
+    name: str
+    what: str
+    share: float
+    releases: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +114,74 @@ class AdditivePlan:
             covered=covered,
         )
 
+    def stages(self, *, private_columns: int, number: bool) -> tuple[PlannedStage, ...]:
+        """What is released, in order; these and no others are opened by a fit."""
+        covered = "squared errors" if number else "losses and a histogram of scores by label"
+        label = "the mean of the label" if number else "the number of rows of each class"
+        whats = {
+            "base": label,
+            "spread": "a histogram of the label",
+            "public": "sums of public features by label",
+            "counts": f"counts of the levels of {private_columns} private columns",
+            "worth": "a gradient by all private columns",
+            "descent": "noisy gradients by all private columns",
+            "comparison": "a comparison with a simpler model",
+            "covered": covered,
+        }
+        return tuple(
+            PlannedStage(
+                name=name,
+                what=what,
+                share=getattr(self, name),
+                releases=self.steps if name == "descent" else 1,
+            )
+            for name, what in whats.items()
+            if getattr(self, name) > 0
+        )
+
+
+def plan_in_words(stages: Sequence[PlannedStage]) -> str:
+    """The plan as a statement notes it."""
+    parts = [
+        f"{each.what} {100 * each.share:.3g}%"
+        + (f" ({each.releases} releases)" if each.releases > 1 else "")
+        for each in stages
+    ]
+    return (
+        "The plan followed from public facts and was fixed before the first release. Shares of the "
+        f"squared budget: {'; '.join(parts)}."
+    )
+
+
+def row_weights(
+    table: Table, relation: Relation, mu: float, given: Floats | None = None
+) -> tuple[Floats, float, float]:
+    """Public weights in [0, 1], by which a unit counts as at most so many rows; that number; total.
+
+    Rows per unit and the weights `given` are public; the largest of these counts as 1.
+    """
+    weights, most = np.ones(table.n), 1.0
+    if table.unit is not None:
+        found = unit_weights(table.unit, numbers=16 * len(table.coded), mu=mu, relation=relation)
+        weights, most = found.rows, float(found.most)
+    if given is not None:
+        weights = weights * (given / given.max())
+    return weights, most, float(weights.sum())
+
+
+def _notes(table: Table, public_model: Any, given: Floats | None) -> Iterator[str]:
+    """What a statement has to add about public labels, models and weights."""
+    if public_model is not None:
+        yield (
+            f"The free model is the user's own ({type(public_model).__name__}): it was handed "
+            "public columns and the public label alone. That its own settings hold nothing private "
+            "is the user's word."
+        )
+    if not table.label_private and not all(column.private for column in table.coded):
+        yield "The free model may reproduce public columns and labels: they are not protected."
+    if given is not None:
+        yield "Rows were weighed by numbers that were given as public."
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdditiveFit:
@@ -115,11 +195,12 @@ class AdditiveFit:
     offset_weights: tuple[Floats, ...] | None = None
     offset_start: float = 0.0
     offset_scale: float = 0.0
-    free: FreeModel | None = None
+    free: FreeModel | PublicModel | None = None
     free_columns: tuple[int, ...] = ()
     bend_edges: Floats = field(default_factory=lambda: np.zeros(0))
     bend: Floats = field(default_factory=lambda: np.zeros(0))
     details: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def scores(self, columns: Sequence[CodedColumn]) -> Floats:
         """The score of each row."""
@@ -144,8 +225,20 @@ def _counted(codes: NDArray[np.integer[Any]], weights: Floats, levels: int) -> F
     return np.asarray(np.bincount(codes, weights, levels), dtype=np.float64)
 
 
-def fit_additive(table: Table, releaser: Releaser, *, epsilon: float, delta: float) -> AdditiveFit:
-    """Fit under (epsilon, delta). Guarantee: docs/proofs/additive.md."""
+def fit_additive(
+    table: Table,
+    releaser: Releaser,
+    *,
+    epsilon: float,
+    delta: float,
+    public_model: Any = None,
+    sample_weight: Floats | None = None,
+) -> AdditiveFit:
+    """Fit under (epsilon, delta). Guarantee: docs/proofs/additive.md.
+
+    `public_model` takes the place of the free model (see `public_model.cross_fitted_public`).
+    `sample_weight` are public weights of the rows, not negative, of which the largest counts as 1.
+    """
     if not table.coded:
         raise InputError("Method 'additive' needs a schema: a bare array has no levels.")
     if table.classes is not None and len(table.classes) != 2:
@@ -154,14 +247,36 @@ def fit_additive(table: Table, releaser: Releaser, *, epsilon: float, delta: flo
         raise InputError("Nothing is private: any ordinary method serves better.")
     if releaser.shards.count > 1:
         raise InputError("Method 'additive' needs all rows on one machine.")
+    if public_model is not None:
+        _check_public_model(table, public_model)
     budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
-    return _Fit(table, releaser, budget.mu).run()
+    return _Fit(table, releaser, budget.mu, public_model, sample_weight).run()
+
+
+def _check_public_model(table: Table, public_model: Any) -> None:
+    """Refuse what could not be free, before anything is charged."""
+    if table.label_private:
+        raise InputError(
+            "public_model needs a public label: with a private one, what it learnt from the label "
+            "would have to be paid for."
+        )
+    if all(column.private for column in table.coded):
+        raise InputError("public_model needs a public column: all of them are private.")
+    unfitted(public_model, table.task)
 
 
 class _Fit:
     """One run. Every attribute is public or released, but for codes, targets and scores of rows."""
 
-    def __init__(self, table: Table, releaser: Releaser, mu: float) -> None:
+    def __init__(
+        self,
+        table: Table,
+        releaser: Releaser,
+        mu: float,
+        public_model: Any = None,
+        sample_weight: Floats | None = None,
+    ) -> None:
+        self._public_model, self._groups = public_model, table.unit
         self._columns = table.coded
         self._private = [p for p, c in enumerate(table.coded) if c.private]
         self._public = [p for p, c in enumerate(table.coded) if not c.private]
@@ -169,7 +284,9 @@ class _Fit:
         self._label_private = table.label_private
         self._mu = mu
         self._set_target(table)
-        self._weights, self._most, self._n = self._row_weights(table, releaser, mu)
+        self._weights, self._most, self._n = row_weights(
+            table, releaser.relation, mu, sample_weight
+        )
         self.plan = AdditivePlan.of(
             rows=self._n / self._most,
             private_columns=len(self._private),
@@ -178,8 +295,13 @@ class _Fit:
             number=self._number,
             mu=mu,
         )
-        self._open(releaser)
-        self.details: dict[str, Any] = {"plan": asdict(self.plan)}
+        stages = self.plan.stages(private_columns=len(self._private), number=self._number)
+        self._open(releaser, stages)
+        self._notes = (plan_in_words(stages), *_notes(table, public_model, sample_weight))
+        self.details: dict[str, Any] = {
+            "plan": asdict(self.plan),
+            "stages": [asdict(each) for each in stages],
+        }
 
     def _set_target(self, table: Table) -> None:
         """0/1, or a number as [-1, 1]; `labelled` is 0 where a private label is missing."""
@@ -197,40 +319,20 @@ class _Fit:
             self._middle, self._half = 0.0, 1.0
             self._target = np.where(skipped, 0.0, table.label.astype(np.float64))
 
-    def _row_weights(
-        self, table: Table, releaser: Releaser, mu: float
-    ) -> tuple[Floats, float, float]:
-        """Public weights, by which a unit counts as at most `most` rows, and their total."""
-        if table.unit is None:
-            return np.ones(table.n), 1.0, float(table.n)
-        found = unit_weights(
-            table.unit, numbers=16 * len(table.coded), mu=mu, relation=releaser.relation
-        )
-        return found.rows, float(found.most), found.total
-
-    def _open(self, releaser: Releaser) -> None:
+    def _open(self, releaser: Releaser, stages: Sequence[PlannedStage]) -> None:
         """All releases, opened before the first one: they are charged together."""
-
-        def stage(share: float, what: str, count: int = 1) -> Stage | None:
-            if share <= 0:
-                return None
-            return Stage(releaser, self._mu, share, count, self._most, what)
-
-        plan, columns = self.plan, len(self._private)
-        label = "the mean of the label" if self._number else "the number of rows of each class"
-        self._base_stage = stage(plan.base, label)
-        self._spread_stage = stage(plan.spread, "a histogram of the label")
-        self._public_stage = stage(plan.public, "sums of public features by label")
-        self._counts_stage = stage(
-            plan.counts, f"counts of the levels of {columns} private columns"
-        )
-        self._worth_stage = stage(plan.worth, "a gradient by all private columns")
-        self._descent_stage = stage(
-            plan.descent, "noisy gradients by all private columns", plan.steps
-        )
-        self._comparison_stage = stage(plan.comparison, "a comparison with a simpler model")
-        covered = "the mean square of errors" if self._number else "a histogram of scores by label"
-        self._covered_stage = stage(plan.covered, covered)
+        opened = {
+            each.name: Stage(releaser, self._mu, each.share, each.releases, self._most, each.what)
+            for each in stages
+        }
+        self._base_stage = opened.get("base")
+        self._spread_stage = opened.get("spread")
+        self._public_stage = opened.get("public")
+        self._counts_stage = opened.get("counts")
+        self._worth_stage = opened.get("worth")
+        self._descent_stage = opened.get("descent")
+        self._comparison_stage = opened.get("comparison")
+        self._covered_stage = opened.get("covered")
 
     # --- the stages in order
 
@@ -294,15 +396,7 @@ class _Fit:
             base = float(logit(np.clip(base, 1e-3, 1 - 1e-3)))
         offset = np.full(len(target), base)
         if places:
-            offset, free = cross_fitted(
-                _stacked(self._columns, places),
-                target,
-                levels=[self._columns[place].levels for place in places],
-                ordered=[self._columns[place].values is not None for place in places],
-                task="regression" if self._number else "classification",
-                folds=_FOLDS,
-                weights=self._weights,
-            )
+            offset, free = self._free_model(places)
         unit = float(np.std(target - offset)) if self._number else 1.0
         unit = max(unit, 1e-3) if self._number else 1.0
         stage, bend_edges = self._stage_columns(offset if places else None)
@@ -327,6 +421,35 @@ class _Fit:
             bend=bend,
         )
 
+    def _free_model(self, places: Sequence[int]) -> tuple[Floats, FreeModel | PublicModel]:
+        """Scores out of fold and the model of all rows; public columns and labels go in alone."""
+        codes, columns = _stacked(self._columns, places), [self._columns[p] for p in places]
+        task: Task = "regression" if self._number else "classification"
+        if self._public_model is not None:
+            even = bool((self._weights == self._weights[0]).all())
+            return cross_fitted_public(
+                self._public_model,
+                codes,
+                self._target,
+                values=[level_values(column) for column in columns],
+                task=task,
+                folds=_FOLDS,
+                groups=self._groups,
+                weights=None if even else self._weights,
+                middle=self._middle,
+                half=self._half,
+            )
+        return cross_fitted(
+            codes,
+            self._target,
+            levels=[column.levels for column in columns],
+            ordered=[column.values is not None for column in columns],
+            task=task,
+            folds=_FOLDS,
+            groups=self._groups,
+            weights=self._weights,
+        )
+
     def _fit(
         self,
         base: float,
@@ -338,7 +461,7 @@ class _Fit:
         offset_scale: float = 0.0,
         bend: Floats | None = None,
         bend_edges: Floats | None = None,
-        free: FreeModel | None = None,
+        free: FreeModel | PublicModel | None = None,
         free_columns: tuple[int, ...] = (),
     ) -> AdditiveFit:
         """Everything in the label's own units."""
@@ -356,6 +479,7 @@ class _Fit:
             bend_edges=np.zeros(0) if bend_edges is None or bend is None else bend_edges,
             bend=np.zeros(0) if bend is None else half * bend,
             details=self.details,
+            notes=self._notes,
         )
 
     def _own(self, value: float) -> float:
@@ -594,17 +718,26 @@ class _Fit:
     def _cover(self, scores: Floats, base: float, unit: float, spread: float) -> None:
         """Scores of the final model on its own rows that the guarantee covers, with noise bars."""
         assert self._covered_stage is not None
-        weights = self._weights * self._labelled
+        weights, stage = self._weights * self._labelled, self._covered_stage
+        rows = None if self._may_lack and self._label_private else self._n
         if self._number:
             self.details["covered"] = covered_numbers(
                 self._target - scores,
                 weights,
-                self._covered_stage,
+                stage,
                 unit,
                 self._half,
-                rows=None if self._may_lack and self._label_private else self._n,
+                rows=rows,
+                most=self._most,
             )
         else:
             self.details["covered"] = covered_classes(
-                scores, self._target, weights, self._covered_stage, base, max(spread, 0.2)
+                scores,
+                self._target,
+                weights,
+                stage,
+                base,
+                max(spread, 0.2),
+                rows=rows,
+                most=self._most,
             )
