@@ -9,7 +9,7 @@ from halfmask.audit.distinguish import distinguish
 from halfmask.audit.mechanisms import MECHANISMS
 from halfmask.mechanisms import private_step, release
 from halfmask.mechanisms.noise import SystemNoise, add_gaussian, noise_source
-from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
+from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.mechanisms.sampling import poisson_rows
 from halfmask.methods import sgd
 from halfmask.table import Table
@@ -157,7 +157,7 @@ def test_nothing_is_drawn_before_it_is_charged():
 
 def test_a_charge_after_the_release_is_noticed(monkeypatch):
     def late(self, value, *, sensitivity, noise_std, what):
-        released = GaussianSeries(sensitivity, noise_std, 1, self.noise).release(value)
+        released = add_gaussian(value, noise_std, self.noise)
         self.gaussian_series(sensitivity=sensitivity, noise_std=noise_std, count=1, what=what)
         return released
 

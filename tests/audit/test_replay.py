@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from replays import PRIVATE, Pair, assert_within_charge, corner_pairs, neighbour
 
 from halfmask import HalfmaskClassifier
 from halfmask.accounting.ledger import Ledger, MemoryLedger
-from halfmask.audit import ReplayError, Transcript, record, replay
-from halfmask.audit.recorded import _Recorder, _Replayer
+from halfmask.audit import ReplayError, record, replay
+from halfmask.audit.transcript import recorded, replayed
 from halfmask.errors import InputError
 from halfmask.mechanisms import private_step, release
 from halfmask.mechanisms.noise import add_gaussian, noise_source
@@ -286,20 +287,12 @@ def test_what_cannot_be_replayed_is_refused_before_anything_is_fitted() -> None:
 
 
 def test_randomised_answers_are_recorded_and_replayed() -> None:
-    def run(door: Callable[..., _Recorder], answers: list[float]) -> _Recorder:
-        recorder = door(MemoryLedger(epsilon=1.0, delta=1e-6), noise_source())
-        recorder.randomised_response(np.array(answers), epsilon=1.0, what="answers")
-        return recorder
+    def run(answers: list[float], door: Any) -> None:
+        releaser = door(MemoryLedger(epsilon=1.0, delta=1e-6), noise_source())
+        releaser.randomised_response(np.array(answers), epsilon=1.0, what="answers")
 
-    first = run(_Recorder, [0.0, 1.0, 1.0] * 20)
-    told = Transcript(
-        releases=tuple(first.releases),
-        events=first.events,
-        released=first.released,
-        relation="replace",
-        model=None,
-    )
-    second = run(lambda *given: _Replayer(told, *given), [0.0, 1.0, 0.0] * 20)
+    first = recorded(partial(run, [0.0, 1.0, 1.0] * 20))
+    second = replayed(first, partial(run, [0.0, 1.0, 0.0] * 20))
     assert np.array_equal(first.releases[0].noisy, second.releases[0].noisy)
     assert np.count_nonzero(first.releases[0].value != second.releases[0].value) == 20
 

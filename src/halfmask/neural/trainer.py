@@ -121,8 +121,7 @@ def plan_steps(
     in_parts: bool = False,
 ) -> PrivateStep:
     """Open the private steps of a run on `rows` rows of this machine, but for those `done`."""
-    return PrivateStep(
-        releaser,
+    return releaser.poisson_steps(
         rows=rows,
         rate=config.rate,
         clip_norm=config.clip_norm,

@@ -45,7 +45,7 @@ def column_space_noise(epsilon: float, delta: float, *, corrected: bool) -> Game
             blocks[second],
             strength=1.0,
             noise=ShareNoise(kind="as-written", std=std),
-            noise_source=noise_source(),
+            releaser=Releaser(MemoryLedger(epsilon=epsilon, delta=delta), noise_source()),
         )
         share = party.share(residual=-target, dual=np.zeros(2), rho=1.0, divisor=1)
         return float(abs(share[0] - share[1]) - abs(share[0] + share[1]))
@@ -74,8 +74,8 @@ def dual_labels(epsilon: float, delta: float, *, corrected: bool) -> Game:
         targets = 2 * labels - 1
         if corrected:
             ledger = MemoryLedger(epsilon=epsilon, delta=delta, relation="replace")
-            hidden = hide_labels(labels, epsilon=epsilon, ledger=ledger, noise=noise_source())
-            targets = hidden.signed
+            door = Releaser(ledger, noise_source())
+            targets = hide_labels(labels, epsilon=epsilon, releaser=door).signed
         party = _Listener(np.array([[1.0], [0.5], [-0.5]]))
         run_admm(party, targets, AdmmConfig(loss="squared", rounds=2))
         # The first dual of the squared loss falls as the label rises.
