@@ -96,14 +96,14 @@ class FitGame:
     def _ledger(self) -> MemoryLedger:
         return MemoryLedger(epsilon=self.epsilon, delta=self.delta, relation=self.relation)
 
-    def _record(self, second: bool) -> Transcript:
+    def _recorder(self) -> Recorder:
         given: dict[str, Any] = {"whole_plan": True, "last": self._end}
-        noise, ledger = noise_source(), self._ledger()
         if self._begin == 0:
-            recorder = Recorder(ledger, noise, **given)
-        else:
-            recorder = Replayer(self._told, ledger, noise, until=self._begin, **given)
-        return recorder.run(self.fit, self.second if second else self.first)
+            return Recorder(self._ledger(), noise_source(), **given)
+        return Replayer(self._told, self._ledger(), noise_source(), until=self._begin, **given)
+
+    def _record(self, second: bool) -> Transcript:
+        return self._recorder().run(self.fit, self.second if second else self.first)
 
     def _exact(self, told: Transcript, second: bool) -> tuple[list[Floats], list[Floats]]:
         """What either input would have released without noise, where `told` was made by one."""
@@ -125,6 +125,23 @@ class FitGame:
         told = self._record(second)
         exact = self._fixed or self._exact(told, second)
         return log_likelihood_ratio(told.releases[self._begin :], *exact)
+
+    def plays(self, coins: Sequence[bool]) -> list[float]:
+        """Play once for each coin.
+
+        Where all but the last release are given, that one has the same exact value in every run:
+        it is computed once, and its noise is drawn for each.
+        """
+        if self._begin == 0 or self._end > self._begin + 1:
+            return [self.play(bool(coin)) for coin in coins]
+        assert self._fixed is not None
+        recorders = self._recorder(), self._recorder()
+        for recorder, given in zip(recorders, (self.first, self.second), strict=True):
+            recorder.run(self.fit, given)
+        return [
+            log_likelihood_ratio([recorders[bool(coin)].last_again()], *self._fixed)
+            for coin in coins
+        ]
 
     def reach(self) -> float:
         """How far apart the inputs are in units of noise, along one run on the first."""

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
 from halfmask.audit.games import FitGame, StepGame, enough_runs, furthest
+from halfmask.audit.mechanisms_additive import ADDITIVE
 from halfmask.audit.mechanisms_neural import mlp, mlp_correction, mlp_means
-from halfmask.audit.mechanisms_vertical import admm_column, admm_row, experts
+from halfmask.audit.mechanisms_vertical import (
+    admm_column,
+    admm_row,
+    counts,
+    expert_labels,
+    experts,
+    fdml,
+    randomised_response,
+)
 from halfmask.audit.sampled import RATE, STANDSTILL, STEPS, one_row, sampled_fit, sampled_steps
 from halfmask.mechanisms.release import Releaser
-from halfmask.table import Table
+from halfmask.schema import Column, Label, Schema, Unit
+from halfmask.table import Encoder, Table
 
 Make = Callable[[float, float, Relation], Game]
 
@@ -149,6 +160,142 @@ def label(epsilon: float, delta: float, relation: Relation) -> Game:
     return sampled_fit("label", fit_sgd, (first, second), options, epsilon, delta)
 
 
+def _read(
+    schema: Schema, cells: dict[str, list[Any]], other: dict[str, list[Any]]
+) -> tuple[Table, Table]:
+    """Two tables as a user's frames would be read; `other` are the cells of the second."""
+    frames = [pa.table(given) for given in (cells, {**cells, **other})]
+    encoder = Encoder.fit(schema, frames[0])
+    first, second = (encoder.encode(frame) for frame in frames)
+    return first, second
+
+
+def gd_public_label(epsilon: float, delta: float, relation: Relation) -> Game:
+    """One step of gd on private levels, the label being public: a row's level changes.
+
+    A table cannot lack a level: withheld, the label of the row is private and missing.
+    """
+    from halfmask.methods.gd import GdConfig, fit_gd
+
+    replaced = relation == "replace"
+    schema = Schema(
+        Label("y", "public", classes=("no", "yes"))
+        if replaced
+        else Label("y", "private", classes=("no", "yes"), missing="skip"),
+        (Column("level", "private", "category", categories=("a", "b")),),
+    )
+    cells = {"level": ["a", "b"] * 2, "y": ["no", "yes"] * 2}
+    other = {"level": ["b", "b", "a", "b"]} if replaced else {"y": [None, *cells["y"][1:]]}
+    first, second = _read(schema, cells, other)
+
+    def fit(table: Table, releaser: Releaser) -> Any:
+        return fit_gd(table, releaser, epsilon=epsilon, delta=delta, config=GdConfig(steps=1))
+
+    return FitGame(
+        mechanism="gd-public-label",
+        relation=relation,
+        epsilon=epsilon,
+        delta=delta,
+        first=first,
+        second=second,
+        fit=fit,
+        runs=enough_runs(epsilon),
+    )
+
+
+def sgd_public(epsilon: float, delta: float, relation: Relation) -> Game:
+    """Algorithm 1 with a public column: only what private parts change of the loss is clipped."""
+    if relation == "withhold":
+        return sampled_steps("sgd-public", epsilon, delta, relation)
+    from halfmask.methods.sgd import fit_sgd
+
+    schema = Schema(
+        Label("y", "private", classes=("no", "yes")),
+        (
+            Column("level", "private", "category", categories=("a", "b")),
+            Column("open", "public", "category", categories=("a", "b")),
+        ),
+    )
+    tables = _read(schema, {"level": ["a"], "open": ["a"], "y": ["no"]}, {"y": ["yes"]})
+    options = {"rate": RATE, "steps": STEPS, "clip_norm": 0.1, "learning_rate": STANDSTILL}
+    return sampled_fit("sgd-public", fit_sgd, tables, options, epsilon, delta)
+
+
+def _two_rows(relation: Relation, *, private: bool) -> tuple[Table, Table]:
+    """One unit of two rows whose labels turn round, or are missing."""
+    skip: Literal["skip"] | None = None if relation == "replace" else "skip"
+    columns: tuple[Column, ...] = (Column("level", "public", "category", categories=("a", "b")),)
+    if private:
+        columns += (Column("hidden", "private", "category", categories=("a", "b")),)
+    schema = Schema(
+        Label("y", "private", bounds=(-1, 1), missing=skip), columns, Unit(column="id", max_rows=3)
+    )
+    cells: dict[str, list[Any]] = {"level": ["a", "a"], "y": [1.0, 1.0], "id": [1, 1]}
+    if private:
+        cells["hidden"] = ["a", "a"]
+    end = -1.0 if relation == "replace" else None
+    return _read(schema, cells, {"y": [end, end]})
+
+
+def units(epsilon: float, delta: float, relation: Relation) -> Game:
+    """One release about a unit of two rows, both of which change."""
+    from halfmask.methods.one_shot import fit_one_shot
+
+    first, second = _two_rows(relation, private=False)
+
+    def fit(table: Table, releaser: Releaser) -> Any:
+        return fit_one_shot(table, releaser, epsilon=epsilon, delta=delta)
+
+    return FitGame(
+        mechanism="units",
+        relation=relation,
+        epsilon=epsilon,
+        delta=delta,
+        first=first,
+        second=second,
+        fit=fit,
+        runs=enough_runs(epsilon),
+    )
+
+
+def sgd_units(epsilon: float, delta: float, relation: Relation) -> Game:
+    """Sampled steps that draw a unit of two rows, both of which change."""
+    if relation == "withhold":
+        return sampled_steps("sgd-units", epsilon, delta, relation)
+    from halfmask.methods.sgd import fit_sgd
+
+    options = {"rate": RATE, "steps": STEPS, "clip_norm": 0.1, "learning_rate": STANDSTILL}
+    tables = _two_rows("replace", private=True)
+    return sampled_fit("sgd-units", fit_sgd, tables, options, epsilon, delta)
+
+
+def label_span(epsilon: float, delta: float, relation: Relation) -> Game:
+    """Noisy copies of the label of one row, which is another one, or missing."""
+    from halfmask.methods.label_span import fit_label_span
+
+    skip: Literal["skip"] | None = None if relation == "replace" else "skip"
+    schema = Schema(
+        Label("y", "private", classes=("no", "yes", "maybe"), missing=skip),
+        (Column("level", "public", "category", categories=("a", "b")),),
+    )
+    end = "yes" if relation == "replace" else None
+    first, second = _read(schema, {"level": ["a", "b"], "y": ["no", "no"]}, {"y": [end, "no"]})
+
+    def fit(table: Table, releaser: Releaser) -> Any:
+        return fit_label_span(table, releaser, epsilon=epsilon, delta=delta, passes=2)
+
+    return FitGame(
+        mechanism="label-span",
+        relation=relation,
+        epsilon=epsilon,
+        delta=delta,
+        first=first,
+        second=second,
+        fit=fit,
+        runs=enough_runs(epsilon),
+    )
+
+
 MECHANISMS: dict[str, Make] = {
     "sgd": sgd,
     "gd": gd,
@@ -161,4 +308,14 @@ MECHANISMS: dict[str, Make] = {
     "admm-row": admm_row,
     "experts": experts,
     "full-batch": full_batch,
+    "gd-public-label": gd_public_label,
+    "sgd-public": sgd_public,
+    "units": units,
+    "sgd-units": sgd_units,
+    "label-span": label_span,
+    "fdml": fdml,
+    "counts": counts,
+    "expert-labels": expert_labels,
+    "randomised-response": randomised_response,
+    **ADDITIVE,
 }

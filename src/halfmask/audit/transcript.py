@@ -29,7 +29,7 @@ from halfmask.accounting.events import (
 )
 from halfmask.accounting.relations import Relation
 from halfmask.errors import ReplayError
-from halfmask.mechanisms.release import Door, Releaser
+from halfmask.mechanisms.release import Budget, Door, Releaser
 from halfmask.mechanisms.sampling import Indices
 from halfmask.model import Model
 
@@ -128,6 +128,7 @@ class Recorder(Releaser):
         self.releases: list[Release] = []
         self.paddings: list[np.random.Generator] = []
         self._last = last
+        self._own_plan = True
         self._rows: Indices | None = None
         self._out_of: int | None = None
 
@@ -147,6 +148,18 @@ class Recorder(Releaser):
             model=model,
             paddings=tuple(self.paddings),
         )
+
+    def beside(self, budget: Budget) -> Recorder:
+        """Another party's door, seen by the same observer: its charges are its own."""
+        other = copy.copy(self)
+        other._budget, other._own_plan = budget, False
+        other._events, other._released, other._plan, other._charge = [], [], [], None
+        return other
+
+    def last_again(self) -> Release:
+        """The last release with fresh noise."""
+        last = self.releases[-1]
+        return replace(last, noisy=self._add(last.value, last.noise_std))
 
     def noisy(
         self, value: Floats, noise_std: float, event: Event | None = None, what: str = ""
@@ -238,6 +251,9 @@ class Replayer(Recorder):
 
     def open(self, event: Event, what: str, *, in_parts: bool = False) -> None:
         """As recorded, or a ReplayError."""
+        if not self._own_plan:
+            super().open(event, what, in_parts=in_parts)
+            return
         place = len(self.events) + len(self._plan)
         recorded = list(zip(self._told.events, self._told.released, strict=True))[place:]
         check_equal(f"plan, part {place + 1}", (event, what), recorded[0] if recorded else None)
