@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from replays import PRIVATE, Pair, assert_within_charge, corner_pairs, neighbour_pairs
+from replays import (
+    PRIVATE,
+    Pair,
+    assert_within_charge,
+    corner_pairs,
+    neighbour_pairs,
+    report_share,
+)
 
 from halfmask import HalfmaskClassifier
 from halfmask.accounting.ledger import Ledger, MemoryLedger
@@ -109,7 +116,8 @@ def share_of(
     pair: Pair, method: str, options: dict[str, Any] | None, relation: str = "replace"
 ) -> float:
     estimator = pair.estimator(method, options, relation=relation)
-    return assert_within_charge(estimator, pair.frame, pair.neighbour, replaced=pair.replaced)
+    share = assert_within_charge(estimator, pair.frame, pair.neighbour, replaced=pair.replaced)
+    return report_share(method, share)
 
 
 def test_every_method_that_charges_has_a_replay_test() -> None:
