@@ -15,7 +15,6 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from halfmask.accounting.budget import Budget
-from halfmask.accounting.gaussian import gaussian_epsilon
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
 from halfmask.audit.games import FitGame, enough_runs
@@ -86,18 +85,17 @@ def _stage(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
         number=kind.number,
         mu=1.0,
     )
-    mu = Budget(epsilon=epsilon, delta=delta).mu / math.sqrt(getattr(plan, name))
-    whole = gaussian_epsilon(mu, delta) * (1 + 1e-9)
-    first, second = _tables(kind, math.ceil(_STRENGTH / mu), relation)
+    whole = Budget(epsilon=epsilon, delta=delta).scaled(1 / math.sqrt(getattr(plan, name)))
+    first, second = _tables(kind, math.ceil(_STRENGTH / whole.mu), relation)
     short = name != "descent"
     return FitGame(
         mechanism=f"additive-{name}",
         relation=relation,
-        epsilon=whole,
+        epsilon=whole.epsilon,
         delta=delta,
         first=first,
         second=second,
-        fit=partial(_fit, epsilon=whole, delta=delta),
+        fit=partial(_fit, epsilon=whole.epsilon, delta=delta),
         runs=enough_runs(epsilon) if short else enough_runs(epsilon, least=6_000, most=12_000),
         stage=_what(name, kind),
     )

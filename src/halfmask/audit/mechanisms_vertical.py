@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from halfmask.accounting.budget import Budget
-from halfmask.accounting.gaussian import gaussian_epsilon
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
 from halfmask.audit.games import FitGame, enough_runs
@@ -205,14 +204,13 @@ def counts(epsilon: float, delta: float, relation: Relation) -> Game:
     from halfmask.vertical.newton import ExpertRows
 
     # Half of the budget's square is for the model before it.
-    mu = Budget(epsilon=epsilon, delta=delta).mu * math.sqrt(2)
-    whole = gaussian_epsilon(mu, delta) * (1 + 1e-9)
+    whole = Budget(epsilon=epsilon, delta=delta).scaled(math.sqrt(2))
     known = ExpertRows(row_norm=1.0, nonnegative=False, label_private=False)
     targets = np.repeat([0.0, 1.0], 50)
 
     def fit(matrix: np.ndarray, releaser: Releaser) -> Any:
         side = ExpertParty(
-            "audited", matrix, rows=known, ratio=mu, releaser=releaser, aggregate_share=0.5
+            "audited", matrix, rows=known, ratio=whole.mu, releaser=releaser, aggregate_share=0.5
         )
         asked = Message(kind="expert-train", run="audit", round=1, arrays={"targets": targets})
         return side.party.answer(asked)
@@ -223,7 +221,7 @@ def counts(epsilon: float, delta: float, relation: Relation) -> Game:
     return FitGame(
         mechanism="counts",
         relation=relation,
-        epsilon=whole,
+        epsilon=whole.epsilon,
         delta=delta,
         first=first,
         second=second,
@@ -293,7 +291,7 @@ def randomised_response(epsilon: float, delta: float, relation: Relation) -> Gam
     return FitGame(
         mechanism="randomised-response",
         relation=relation,
-        epsilon=epsilon * (1 + 1e-9),
+        epsilon=epsilon,
         delta=delta,
         first=np.array([0.0, 1.0]),
         second=np.array([1.0, 1.0]),

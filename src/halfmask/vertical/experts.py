@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import GaussianEvent
-from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
 from halfmask.vertical.aggregate import (
@@ -275,7 +275,7 @@ def pay_for_labels(
         except RefusedError as error:
             raise PartyError(f"Party {name!r} does not say what it costs: {error}") from None
         costs[name] = GaussianEvent(replace=label, withhold=withhold)
-    ratio = PRIOR_SHARE * gaussian_mu(epsilon, delta)
+    ratio = PRIOR_SHARE * Budget(epsilon=epsilon, delta=delta).mu
     for name, event in costs.items():
         releaser.open(event, f"labels in the expert of {name}")
     return LabelTerms(
