@@ -116,8 +116,9 @@ class BudgetLedger(ABC):
             f"{name} refuses the charge; nothing was released. "
             f"Budget: epsilon {printed(self.epsilon)} at delta {self.delta:.3g} "
             f"({self.relation}). Spent: {printed(spent)}. Asked: {printed(alone)}, which would "
-            f"bring the total to {printed(total)}. Left: {printed_room(left)}. Ask for a smaller epsilon "
-            "(more noise, fewer steps), or use other rows: a new ledger for the same rows would not make the guarantee true."
+            f"bring the total to {printed(total)}. Left: {printed_room(left)}. Ask for a smaller "
+            "epsilon (more noise, fewer steps), or use other rows: a new ledger for the same rows "
+            "would not make the guarantee true."
         )
 
 

@@ -87,7 +87,6 @@ def _stage(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
     )
     whole = Budget(epsilon=epsilon, delta=delta).scaled(1 / math.sqrt(getattr(plan, name)))
     first, second = _tables(kind, math.ceil(_STRENGTH / whole.mu), relation)
-    short = name != "descent"
     return FitGame(
         mechanism=f"additive-{name}",
         relation=relation,
@@ -96,7 +95,9 @@ def _stage(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
         first=first,
         second=second,
         fit=partial(_fit, epsilon=whole.epsilon, delta=delta),
-        runs=enough_runs(epsilon) if short else enough_runs(epsilon, least=6_000, most=12_000),
+        runs=enough_runs(epsilon, least=96_000, most=320_000)
+        if name != "descent"  # of others one run serves for many
+        else enough_runs(epsilon, least=6_000, most=12_000),
         stage=_what(name, kind),
     )
 

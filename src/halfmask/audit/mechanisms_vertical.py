@@ -85,7 +85,11 @@ def one_share(
 def admm_row(epsilon: float, delta: float, relation: Relation) -> Game:
     """Many rows agree on the coefficient, so that one row's share goes from end to end."""
     noise = ShareNoise(
-        kind="row", rounds=_ROUNDS, ratio=_ratio("row", epsilon, delta, relation), radius=0.5
+        kind="row",
+        rounds=_ROUNDS,
+        ratio=_ratio("row", epsilon, delta, relation),
+        radius=0.5,
+        target_bound=1.0,
     )
     first = np.ones((300, 1))
     second = first.copy()

@@ -50,7 +50,7 @@ def show(*, file: Path, as_json: bool) -> None:
 
     book = Ledger.open(file)
     entries, spent, adaptive = book.entries(), book.spent(), book.holds_if_adaptive()
-    data = {
+    data: dict[str, Any] = {
         **_budget(file, book),
         "spent": spent,
         "left": max(0.0, book.epsilon - spent),
@@ -71,9 +71,7 @@ def show(*, file: Path, as_json: bool) -> None:
         charged = "; ".join(describe(event) for event in entry.events) or "nothing"
         seeded = "; NOT PRIVATE: seeded noise can be drawn again" if entry.seeded else ""
         lines.append(f"  {entry.seq:>3}  {entry.time}  {entry.what}: {charged}{seeded}")
-    lines.append(
-        f"spent epsilon {printed(spent)}, left {printed_room(max(0.0, book.epsilon - spent))}"
-    )
+    lines.append(f"spent epsilon {printed(spent)}, left {printed_room(data['left'])}")
     if not adaptive:
         lines.append(_FIXED_BEFOREHAND)
     emit(data, "\n".join(lines), as_json)
