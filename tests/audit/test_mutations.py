@@ -31,7 +31,21 @@ def half_the_noise(value, noise_std, source):
 
 
 @pytest.mark.parametrize(
-    "name", ["gd", "one-shot", "admm-row", "admm-column", "experts", "mlp-means"]
+    "name",
+    [
+        "gd",
+        "one-shot",
+        "admm-row",
+        "admm-column",
+        "experts",
+        "mlp-means",
+        "label-span",
+        "units",
+        "fdml",
+        "counts",
+        "additive-counts",
+        "additive-comparison",
+    ],
 )
 def test_halved_noise_of_releases_is_refuted(name, monkeypatch):
     monkeypatch.setattr(release, "add_gaussian", half_the_noise)
@@ -42,6 +56,14 @@ def test_halved_noise_of_releases_is_refuted(name, monkeypatch):
 def test_halved_noise_of_steps_is_refuted(name, monkeypatch):
     monkeypatch.setattr(release, "add_gaussian", half_the_noise)
     assert audit(name).refuted
+
+
+def test_answers_that_are_flipped_half_as_often_are_refuted(monkeypatch):
+    monkeypatch.setattr(SystemNoise, "uniform", lambda self, size: 2 * uniform(self, size))
+    assert audit("randomised-response", epsilon=1.0).refuted
+
+
+uniform = SystemNoise.uniform
 
 
 @pytest.mark.parametrize(("name", "relation"), [("sgd", "replace"), ("full-batch", "withhold")])
