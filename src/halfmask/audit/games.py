@@ -153,6 +153,35 @@ class FitGame:
         )
 
 
+def fit_game(
+    name: str,
+    claim: tuple[float, float, Relation],
+    inputs: tuple[Any, Any],
+    fit: Fit,
+    *,
+    runs: int | None = None,
+    stage: str | None = None,
+) -> FitGame:
+    """The game of `fit` on two inputs under (epsilon, delta, relation)."""
+    epsilon, delta, relation = claim
+    return FitGame(
+        mechanism=name,
+        relation=relation,
+        epsilon=epsilon,
+        delta=delta,
+        first=inputs[0],
+        second=inputs[1],
+        fit=fit,
+        runs=enough_runs(epsilon) if runs is None else runs,
+        stage=stage,
+    )
+
+
+def fit_of(method: Callable[..., Any], epsilon: float, delta: float, **options: Any) -> Fit:
+    """A method of tables as a game runs it."""
+    return lambda table, releaser: method(table, releaser, epsilon=epsilon, delta=delta, **options)
+
+
 def furthest(games: Sequence[FitGame]) -> FitGame:
     """The game whose two inputs are furthest apart: the auditor's choice of neighbours."""
     return max(games, key=lambda game: game.reach())

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import FitGame, StepGame, enough_runs, furthest
+from halfmask.audit.games import FitGame, StepGame, enough_runs, fit_game, fit_of, furthest
 from halfmask.audit.mechanisms_additive import ADDITIVE
 from halfmask.audit.mechanisms_neural import mlp, mlp_correction, mlp_means
 from halfmask.audit.mechanisms_vertical import (
@@ -24,7 +24,6 @@ from halfmask.audit.mechanisms_vertical import (
     randomised_response,
 )
 from halfmask.audit.sampled import RATE, STANDSTILL, STEPS, one_row, sampled_fit, sampled_steps
-from halfmask.mechanisms.release import Releaser
 from halfmask.schema import Column, Label, Schema, Unit
 from halfmask.table import Encoder, Table
 
@@ -80,20 +79,10 @@ def gd(epsilon: float, delta: float, relation: Relation) -> Game:
 
     steps = 3 if relation == "replace" else 1
     config = GdConfig(clip=0.05, radius=1e-3, spread=1e6, steps=steps)
-    first, second = _neighbours(relation, rows=1, width=2 if relation == "replace" else 128)
+    tables = _neighbours(relation, rows=1, width=2 if relation == "replace" else 128)
 
-    def fit(table: Table, releaser: Releaser) -> Any:
-        return fit_gd(table, releaser, epsilon=epsilon, delta=delta, config=config)
-
-    return FitGame(
-        mechanism="gd",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        first=first,
-        second=second,
-        fit=fit,
-        runs=enough_runs(epsilon),
+    return fit_game(
+        "gd", (epsilon, delta, relation), tables, fit_of(fit_gd, epsilon, delta, config=config)
     )
 
 
@@ -101,8 +90,7 @@ def one_shot(epsilon: float, delta: float, relation: Relation) -> Game:
     """One release of moments; the auditor tries angles between the two private parts."""
     from halfmask.methods.one_shot import fit_one_shot
 
-    def fit(table: Table, releaser: Releaser) -> Any:
-        return fit_one_shot(table, releaser, epsilon=epsilon, delta=delta)
+    fit = fit_of(fit_one_shot, epsilon, delta)
 
     def game(angle: float) -> FitGame:
         first, second = _neighbours(relation, rows=2, width=2)
@@ -110,16 +98,7 @@ def one_shot(epsilon: float, delta: float, relation: Relation) -> Game:
             private = second.private.copy()
             private[0] = np.cos(angle), np.sin(angle)
             second = replace(second, private=private)
-        return FitGame(
-            mechanism="one-shot",
-            relation=relation,
-            epsilon=epsilon,
-            delta=delta,
-            first=first,
-            second=second,
-            fit=fit,
-            runs=enough_runs(epsilon),
-        )
+        return fit_game("one-shot", (epsilon, delta, relation), (first, second), fit)
 
     angles = np.linspace(0, np.pi, 13) if relation == "replace" else [0.0]
     return furthest([game(float(angle)) for angle in angles])
@@ -186,21 +165,8 @@ def gd_public_label(epsilon: float, delta: float, relation: Relation) -> Game:
     )
     cells = {"level": ["a", "b"] * 2, "y": ["no", "yes"] * 2}
     other = {"level": ["b", "b", "a", "b"]} if replaced else {"y": [None, *cells["y"][1:]]}
-    first, second = _read(schema, cells, other)
-
-    def fit(table: Table, releaser: Releaser) -> Any:
-        return fit_gd(table, releaser, epsilon=epsilon, delta=delta, config=GdConfig(steps=1))
-
-    return FitGame(
-        mechanism="gd-public-label",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        first=first,
-        second=second,
-        fit=fit,
-        runs=enough_runs(epsilon),
-    )
+    fit = fit_of(fit_gd, epsilon, delta, config=GdConfig(steps=1))
+    return fit_game("gd-public-label", (epsilon, delta, relation), _read(schema, cells, other), fit)
 
 
 def sgd_public(epsilon: float, delta: float, relation: Relation) -> Game:
@@ -241,20 +207,9 @@ def units(epsilon: float, delta: float, relation: Relation) -> Game:
     """One release about a unit of two rows, both of which change."""
     from halfmask.methods.one_shot import fit_one_shot
 
-    first, second = _two_rows(relation, private=False)
-
-    def fit(table: Table, releaser: Releaser) -> Any:
-        return fit_one_shot(table, releaser, epsilon=epsilon, delta=delta)
-
-    return FitGame(
-        mechanism="units",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        first=first,
-        second=second,
-        fit=fit,
-        runs=enough_runs(epsilon),
+    tables = _two_rows(relation, private=False)
+    return fit_game(
+        "units", (epsilon, delta, relation), tables, fit_of(fit_one_shot, epsilon, delta)
     )
 
 
@@ -279,21 +234,9 @@ def label_span(epsilon: float, delta: float, relation: Relation) -> Game:
         (Column("level", "public", "category", categories=("a", "b")),),
     )
     end = "yes" if relation == "replace" else None
-    first, second = _read(schema, {"level": ["a", "b"], "y": ["no", "no"]}, {"y": [end, "no"]})
-
-    def fit(table: Table, releaser: Releaser) -> Any:
-        return fit_label_span(table, releaser, epsilon=epsilon, delta=delta, passes=2)
-
-    return FitGame(
-        mechanism="label-span",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        first=first,
-        second=second,
-        fit=fit,
-        runs=enough_runs(epsilon),
-    )
+    tables = _read(schema, {"level": ["a", "b"], "y": ["no", "no"]}, {"y": [end, "no"]})
+    fit = fit_of(fit_label_span, epsilon, delta, passes=2)
+    return fit_game("label-span", (epsilon, delta, relation), tables, fit)
 
 
 MECHANISMS: dict[str, Make] = {

@@ -17,8 +17,7 @@ import pyarrow as pa
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import FitGame, enough_runs
-from halfmask.mechanisms.release import Releaser
+from halfmask.audit.games import enough_runs, fit_game, fit_of
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder, Table
 
@@ -58,23 +57,22 @@ STAGES: dict[str, _Kind] = {
 
 def additive(epsilon: float, delta: float, relation: Relation) -> Game:
     """The whole fit: the label of a row turns round. No row moves all stages by their bounds."""
+    from halfmask.methods.additive import fit_additive
+
     rows = math.ceil(_STRENGTH / Budget(epsilon=epsilon, delta=delta).mu)
     first, second = _tables(_Kind(), rows, relation)
-    return FitGame(
-        mechanism="additive",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        first=first,
-        second=second,
-        fit=partial(_fit, epsilon=epsilon, delta=delta),
+    return fit_game(
+        "additive",
+        (epsilon, delta, relation),
+        (first, second),
+        fit_of(fit_additive, epsilon, delta),
         runs=enough_runs(epsilon, least=6_000, most=12_000),
     )
 
 
 def _stage(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
     """One stage of the fit, `name` being a field of the plan."""
-    from halfmask.methods.additive import AdditivePlan
+    from halfmask.methods.additive import AdditivePlan, fit_additive
 
     kind = STAGES[name]
     plan = AdditivePlan.of(
@@ -87,17 +85,14 @@ def _stage(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
     )
     whole = Budget(epsilon=epsilon, delta=delta).scaled(1 / math.sqrt(getattr(plan, name)))
     first, second = _tables(kind, math.ceil(_STRENGTH / whole.mu), relation)
-    return FitGame(
-        mechanism=f"additive-{name}",
-        relation=relation,
-        epsilon=whole.epsilon,
-        delta=delta,
-        first=first,
-        second=second,
-        fit=partial(_fit, epsilon=whole.epsilon, delta=delta),
-        runs=enough_runs(epsilon, least=96_000, most=320_000)
-        if name != "descent"  # of others one run serves for many
-        else enough_runs(epsilon, least=6_000, most=12_000),
+    # Where all but one release are given, one run serves for many.
+    least, most = (6_000, 12_000) if name == "descent" else (96_000, 320_000)
+    return fit_game(
+        f"additive-{name}",
+        (whole.epsilon, delta, relation),
+        (first, second),
+        fit_of(fit_additive, whole.epsilon, delta),
+        runs=enough_runs(epsilon, least=least, most=most),
         stage=_what(name, kind),
     )
 
@@ -114,12 +109,6 @@ def _what(name: str, kind: _Kind) -> str:
         "comparison": "a comparison with a simpler model",
         "covered": "the mean square of errors" if kind.number else "a histogram of scores by label",
     }[name]
-
-
-def _fit(table: Table, releaser: Releaser, *, epsilon: float, delta: float) -> Any:
-    from halfmask.methods.additive import fit_additive
-
-    return fit_additive(table, releaser, epsilon=epsilon, delta=delta)
 
 
 def _tables(kind: _Kind, rows: int, relation: Relation) -> tuple[Table, Table]:

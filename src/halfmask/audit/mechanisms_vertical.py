@@ -13,7 +13,7 @@ import numpy as np
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import FitGame, enough_runs
+from halfmask.audit.games import FitGame, enough_runs, fit_game
 from halfmask.audit.transcript import Recorder
 from halfmask.mechanisms.release import Releaser
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise
@@ -41,14 +41,11 @@ def _shares(
             asked = party.released - target
             party.share(residual=asked, dual=np.zeros(len(target)), rho=1.0, divisor=1)
 
-    return FitGame(
-        mechanism=name,
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        first=blocks[0],
-        second=blocks[1],
-        fit=fit,
+    return fit_game(
+        name,
+        (epsilon, delta, relation),
+        (blocks[0], blocks[1]),
+        fit,
         runs=enough_runs(epsilon, least=min(most, 10_000), most=most),
     )
 
@@ -153,14 +150,11 @@ def experts(epsilon: float, delta: float, relation: Relation) -> Game:
 
     first = np.ones((1, 1)), np.array([201.0])
     second = (first[0], np.array([-200.0])) if relation == "replace" else (0 * first[0], first[1])
-    return FitGame(
-        mechanism="experts",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        first=first,
-        second=second,
-        fit=fit,
+    return fit_game(
+        "experts",
+        (epsilon, delta, relation),
+        (first, second),
+        fit,
         runs=enough_runs(epsilon, least=12_000, most=32_000),
     )
 
@@ -189,14 +183,11 @@ def fdml(epsilon: float, delta: float, relation: Relation) -> Game:
             side.party.answer(Message(kind="fdml-step", **steps, **place))
 
     other = -1.0 if relation == "replace" else 0.0
-    return FitGame(
-        mechanism="fdml",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        first=np.array([[1.0]]),
-        second=np.array([[other]]),
-        fit=fit,
+    return fit_game(
+        "fdml",
+        (epsilon, delta, relation),
+        (np.array([[1.0]]), np.array([[other]])),
+        fit,
         runs=enough_runs(epsilon, least=10_000, most=80_000),
     )
 
@@ -222,15 +213,11 @@ def counts(epsilon: float, delta: float, relation: Relation) -> Game:
     first = np.repeat([-1.0, 1.0], 50)[:, None]
     second = first.copy()
     second[0] = 1.0 if relation == "replace" else 0.0
-    return FitGame(
-        mechanism="counts",
-        relation=relation,
-        epsilon=whole.epsilon,
-        delta=delta,
-        first=first,
-        second=second,
-        fit=fit,
-        runs=enough_runs(epsilon),
+    return fit_game(
+        "counts",
+        (whole.epsilon, delta, relation),
+        (first, second),
+        fit,
         stage="counts of the scores of audited by class",
     )
 
@@ -273,14 +260,11 @@ def expert_labels(epsilon: float, delta: float, relation: Relation) -> Game:
         terms = pay_for_labels(coordinator, releaser=releaser, epsilon=epsilon, delta=delta)
         return train_experts(coordinator, prior=terms)
 
-    return FitGame(
-        mechanism="expert-labels",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        first=np.array([0.0, 1.0]),
-        second=np.array([1.0, 1.0]),
-        fit=fit,
+    return fit_game(
+        "expert-labels",
+        (epsilon, delta, relation),
+        (np.array([0.0, 1.0]), np.array([1.0, 1.0])),
+        fit,
         runs=enough_runs(epsilon, least=10_000, most=48_000),
     )
 
@@ -292,13 +276,10 @@ def randomised_response(epsilon: float, delta: float, relation: Relation) -> Gam
     def fit(labels: np.ndarray, releaser: Releaser) -> Any:
         return hide_labels(labels, epsilon=epsilon, releaser=releaser)
 
-    return FitGame(
-        mechanism="randomised-response",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        first=np.array([0.0, 1.0]),
-        second=np.array([1.0, 1.0]),
-        fit=fit,
+    return fit_game(
+        "randomised-response",
+        (epsilon, delta, relation),
+        (np.array([0.0, 1.0]), np.array([1.0, 1.0])),
+        fit,
         runs=enough_runs(epsilon, least=24_000, most=48_000),
     )
