@@ -151,7 +151,7 @@ def test_no_withheld_row_moves_a_fit_beyond_its_charge(method: str) -> None:
 def test_many_replays_never_move_a_fit_beyond_its_charge(
     method: str, options: Any, kinds: dict[str, Any], examples: int
 ) -> None:
-    """As above, with more neighbours: HALFMASK_REPLAYS=18 makes 10,000, see docs/audit.md."""
+    """As above, with more neighbours: HALFMASK_REPLAYS=20 makes 10,000, see docs/audit.md."""
     if method == "mlp":
         pytest.importorskip("torch")
     times = int(os.environ.get("HALFMASK_REPLAYS", "3"))

@@ -196,7 +196,7 @@ CASES: dict[str, Simulate] = {
     "experts-aggregate": expert("private", aggregate=True),
     "experts-hidden-aggregate": expert("hidden", aggregate=True),
 }
-EXAMPLES = 25
+EXAMPLES = 20
 
 
 def over(strategy: Any, examples: int, check: Callable[[Any], object]) -> None:
