@@ -21,6 +21,7 @@ from halfmask.accounting.ledger import MemoryLedger
 from halfmask.accounting.relations import Relation
 from halfmask.audit.transcript import Recorder, Replayer, Transcript, log_likelihood_ratio
 from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.private_step import WeighedRows
 from halfmask.mechanisms.release import Releaser
 
 Floats = NDArray[np.float64]
@@ -188,7 +189,7 @@ def furthest(games: Sequence[FitGame]) -> FitGame:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Canary:
+class Canary(WeighedRows):
     """One unit's contribution, the same in every step; nobody else contributes anything."""
 
     value: Floats

@@ -179,7 +179,7 @@ def train_privately(
         fill = rows.fill
         draw = lambda batch: fill(batch, progress.padding)  # noqa: E731
     contributions = NetworkContributions(
-        gradients, rows.real, rows.labels, config.clip_norm, padded=draw, device=device
+        gradients, rows.real, rows.labels, padded=draw, device=device
     )
     every = config.steps if checkpoint is None else checkpoint.every
     while step is not None and progress.step < config.steps:
