@@ -18,7 +18,7 @@ from halfmask.accounting.ledger import Ledger, MemoryLedger
 from halfmask.cli import main
 from halfmask.errors import AccountingError, BudgetExceededError
 from halfmask.mechanisms.noise import noise_source
-from halfmask.mechanisms.private_step import PrivateStep
+from halfmask.mechanisms.private_step import PrivateStep, WeighedRows
 from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.schema import Schema
 from halfmask.table import Encoder, Table, read_frame
@@ -182,7 +182,7 @@ def test_a_plan_is_one_entry_written_before_the_first_noise(ledger: Ledger) -> N
     assert entry.what == "a sum (2 times); steps"
     second.release(np.zeros(2))
 
-    class Nothing:
+    class Nothing(WeighedRows):
         def norms(self, rows: Any) -> Any:
             assert len(ledger.entries()) == 1
             return np.zeros(len(rows))

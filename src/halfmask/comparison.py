@@ -162,16 +162,13 @@ def _rehearse(
 
 def check_ledger(planned: Plan, book: Ledger) -> None:
     """Refuse before anything is spent, if the data set's ledger has no room for the whole plan."""
-    spent = book.events()
-    total = account((*spent, *planned.events), delta=book.delta, relation=book.relation)
-    if total > book.epsilon * (1 + 1e-9):
-        left = max(0.0, book.epsilon - book.spent())
+    try:
+        book.check_room(planned.events)
+    except BudgetExceededError as error:
         raise BudgetExceededError(
             f"{book.path.name} has no room for this comparison; nothing was trained or charged. "
-            f"Budget: epsilon {book.epsilon:.6g} at delta {book.delta:.3g} ({book.relation}). "
-            f"Spent: {book.spent():.6g}. With the comparison it would be {total:.6g}. "
-            f"Left: {left:.6g}. Ask for a smaller --epsilon, or compare on other rows."
-        )
+            f"{error}"
+        ) from None
 
 
 def run(

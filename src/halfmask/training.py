@@ -7,7 +7,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
 from halfmask.accounting.relations import Relation, check_relation
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
+from halfmask.mechanisms.release import Door as Door
 from halfmask.mechanisms.release import Interrupted, Releaser
 from halfmask.memory import check_memory
 from halfmask.methods.auto import Choice, Problem, choose
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 METHODS = ("auto", "additive", *LINEAR_METHODS, "mlp")
 RUN = ".run"
-Door = Callable[..., Releaser]
 SPREAD_METHODS = ("one-shot", "gd", "mlp")
 """Methods whose rows may be spread over several machines."""
 

@@ -9,7 +9,7 @@ from halfmask.audit.distinguish import distinguish
 from halfmask.audit.mechanisms import MECHANISMS
 from halfmask.mechanisms import private_step, release
 from halfmask.mechanisms.noise import SystemNoise, add_gaussian, noise_source
-from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
+from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.mechanisms.sampling import poisson_rows
 from halfmask.methods import sgd
 from halfmask.table import Table
@@ -31,7 +31,21 @@ def half_the_noise(value, noise_std, source):
 
 
 @pytest.mark.parametrize(
-    "name", ["gd", "one-shot", "admm-row", "admm-column", "experts", "mlp-means"]
+    "name",
+    [
+        "gd",
+        "one-shot",
+        "admm-row",
+        "admm-column",
+        "experts",
+        "mlp-means",
+        "label-span",
+        "units",
+        "fdml",
+        "counts",
+        "additive-counts",
+        "additive-comparison",
+    ],
 )
 def test_halved_noise_of_releases_is_refuted(name, monkeypatch):
     monkeypatch.setattr(release, "add_gaussian", half_the_noise)
@@ -42,6 +56,14 @@ def test_halved_noise_of_releases_is_refuted(name, monkeypatch):
 def test_halved_noise_of_steps_is_refuted(name, monkeypatch):
     monkeypatch.setattr(release, "add_gaussian", half_the_noise)
     assert audit(name).refuted
+
+
+def test_answers_that_are_flipped_half_as_often_are_refuted(monkeypatch):
+    monkeypatch.setattr(SystemNoise, "uniform", lambda self, size: 2 * uniform(self, size))
+    assert audit("randomised-response", epsilon=1.0).refuted
+
+
+uniform = SystemNoise.uniform
 
 
 @pytest.mark.parametrize(("name", "relation"), [("sgd", "replace"), ("full-batch", "withhold")])
@@ -157,7 +179,7 @@ def test_nothing_is_drawn_before_it_is_charged():
 
 def test_a_charge_after_the_release_is_noticed(monkeypatch):
     def late(self, value, *, sensitivity, noise_std, what):
-        released = GaussianSeries(sensitivity, noise_std, 1, self.noise).release(value)
+        released = add_gaussian(value, noise_std, self.noise)
         self.gaussian_series(sensitivity=sensitivity, noise_std=noise_std, count=1, what=what)
         return released
 

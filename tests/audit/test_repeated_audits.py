@@ -7,18 +7,31 @@ from halfmask.audit.mechanisms import MECHANISMS
 
 DELTA = 1e-5
 CONFIDENCE = 0.999
-LEAST = {"gd": 0.8, "one-shot": 0.8, "full-batch": 0.8, "sgd": 0.6}
 # A true claim is refuted as rarely with few runs as with many, so twenty repetitions have few.
-RUNS = {1.0: 1000, 4.0: 600}
+RUNS = {1.0: 400, 4.0: 200}
 NETWORKS = ("mlp", "mlp-correction")
+# Forty adaptive steps a run, and another forty to replay it: at the larger epsilon alone.
+ADAPTIVE = ("additive", "additive-descent")
+SAMPLED = ("sgd", "label", "sgd-public", "sgd-units")
+# By hand: minutes each. Their figures are in docs/audit.md.
+BY_HAND = (*NETWORKS, *ADAPTIVE, "experts", "expert-labels")
+AT_ONE = ("gd", "one-shot", "full-batch", "sgd")
+
+
+def repeated():
+    for name in MECHANISMS:
+        for epsilon, runs in RUNS.items():
+            if name in ADAPTIVE:
+                if epsilon > 1:
+                    yield name, epsilon, 110
+            else:
+                yield name, epsilon, max(runs // 2, 150) if name in NETWORKS else runs
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epsilon", [1.0, 4.0])
-@pytest.mark.parametrize("name", MECHANISMS)
-def test_never_above_the_claim_over_twenty_repetitions(name, epsilon):
+@pytest.mark.parametrize(("name", "epsilon", "runs"), repeated())
+def test_never_above_the_claim_over_twenty_repetitions(name, epsilon, runs):
     game = MECHANISMS[name](epsilon, DELTA, "replace")
-    runs = RUNS[epsilon] // (3 if name in NETWORKS else 1)
     found = [distinguish(game, confidence=CONFIDENCE, runs=runs) for _ in range(20)]
     assert max(finding.lower_bound for finding in found) <= game.claimed
     # Guesses are better than chance, so that bounds above the claim would be seen.
@@ -27,9 +40,15 @@ def test_never_above_the_claim_over_twenty_repetitions(name, epsilon):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epsilon", [1.0, 4.0])
-@pytest.mark.parametrize("name", LEAST)
+@pytest.mark.parametrize(
+    ("name", "epsilon"),
+    [
+        *[(name, 1.0) for name in AT_ONE],
+        *[(name, 4.0) for name in MECHANISMS if name not in (*BY_HAND, *AT_ONE)],
+    ],
+)
 def test_close_to_the_claim_and_not_above_it(name, epsilon):
     game = MECHANISMS[name](epsilon, DELTA, "replace")
     finding = distinguish(game, confidence=CONFIDENCE)
-    assert LEAST[name] * game.claimed <= finding.lower_bound <= game.claimed
+    least = 0.6 if name in SAMPLED else 0.8
+    assert least * game.claimed <= finding.lower_bound <= game.claimed

@@ -5,18 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from replays import PRIVATE, Pair, assert_within_charge, corner_pairs, neighbour_pairs
+from replays import (
+    PRIVATE,
+    Pair,
+    assert_within_charge,
+    corner_pairs,
+    neighbour_pairs,
+    report_share,
+)
 
 from halfmask import HalfmaskClassifier
 from halfmask.accounting.ledger import Ledger, MemoryLedger
-from halfmask.audit import ReplayError, Transcript, record, replay
-from halfmask.audit.recorded import _Recorder, _Replayer
+from halfmask.audit import ReplayError, record, replay
+from halfmask.audit.transcript import recorded, replayed
 from halfmask.errors import InputError
 from halfmask.mechanisms import private_step, release
 from halfmask.mechanisms.noise import add_gaussian, noise_source
@@ -108,7 +116,8 @@ def share_of(
     pair: Pair, method: str, options: dict[str, Any] | None, relation: str = "replace"
 ) -> float:
     estimator = pair.estimator(method, options, relation=relation)
-    return assert_within_charge(estimator, pair.frame, pair.neighbour, replaced=pair.replaced)
+    share = assert_within_charge(estimator, pair.frame, pair.neighbour, replaced=pair.replaced)
+    return report_share(method, share)
 
 
 def test_every_method_that_charges_has_a_replay_test() -> None:
@@ -142,7 +151,7 @@ def test_no_withheld_row_moves_a_fit_beyond_its_charge(method: str) -> None:
 def test_many_replays_never_move_a_fit_beyond_its_charge(
     method: str, options: Any, kinds: dict[str, Any], examples: int
 ) -> None:
-    """As above, with more neighbours: HALFMASK_REPLAYS=31 makes 10,000 of them over all methods."""
+    """As above, with more neighbours: HALFMASK_REPLAYS=20 makes 10,000, see docs/audit.md."""
     if method == "mlp":
         pytest.importorskip("torch")
     times = int(os.environ.get("HALFMASK_REPLAYS", "3"))
@@ -286,20 +295,12 @@ def test_what_cannot_be_replayed_is_refused_before_anything_is_fitted() -> None:
 
 
 def test_randomised_answers_are_recorded_and_replayed() -> None:
-    def run(door: Callable[..., _Recorder], answers: list[float]) -> _Recorder:
-        recorder = door(MemoryLedger(epsilon=1.0, delta=1e-6), noise_source())
-        recorder.randomised_response(np.array(answers), epsilon=1.0, what="answers")
-        return recorder
+    def run(answers: list[float], door: Any) -> None:
+        releaser = door(MemoryLedger(epsilon=1.0, delta=1e-6), noise_source())
+        releaser.randomised_response(np.array(answers), epsilon=1.0, what="answers")
 
-    first = run(_Recorder, [0.0, 1.0, 1.0] * 20)
-    told = Transcript(
-        releases=tuple(first.releases),
-        events=first.events,
-        released=first.released,
-        relation="replace",
-        model=None,
-    )
-    second = run(lambda *given: _Replayer(told, *given), [0.0, 1.0, 0.0] * 20)
+    first = recorded(partial(run, [0.0, 1.0, 1.0] * 20))
+    second = replayed(first, partial(run, [0.0, 1.0, 0.0] * 20))
     assert np.array_equal(first.releases[0].noisy, second.releases[0].noisy)
     assert np.count_nonzero(first.releases[0].value != second.releases[0].value) == 20
 

@@ -16,16 +16,15 @@ from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEven
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.accounting.relations import Relation
 from halfmask.errors import AccountingError, BudgetExceededError, HalfmaskError
-from halfmask.mechanisms.clipping import clip_weights
 from halfmask.mechanisms.noise import SystemNoise, UnsafeSeededNoise
-from halfmask.mechanisms.private_step import PrivateStep
+from halfmask.mechanisms.private_step import PrivateStep, WeighedRows
 from halfmask.mechanisms.release import Releaser, Sensitivity
 
 Floats = NDArray[np.float64]
 SENSITIVITY = Sensitivity.of_clipped_sum(1.0)
 
 
-class Rows:
+class Rows(WeighedRows):
     """Contributions given as a matrix."""
 
     def __init__(self, matrix: Floats) -> None:
@@ -242,9 +241,7 @@ def test_clipped_sums_of_neighbours_are_as_close_as_claimed(
     rows: Floats, other: Floats, clip: float, at: int
 ) -> None:
     def clipped_sum(matrix: Floats) -> Floats:
-        contributions, everyone = Rows(matrix), np.arange(len(matrix))
-        weights = clip_weights(contributions.norms(everyone), clip)
-        return contributions.weighted_sum(everyone, weights)
+        return Rows(matrix).clipped_sum(np.arange(len(matrix)), clip)
 
     at %= len(rows)
     replaced, withheld = rows.copy(), rows.copy()

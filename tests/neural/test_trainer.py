@@ -77,10 +77,10 @@ def test_every_step_is_charged_once_and_moves_the_network(kind: str) -> None:
     assert not torch.equal(before, after)
 
 
-def test_contributions_hand_over_the_clipped_sum_and_any_other() -> None:
+def test_contributions_hand_over_the_clipped_sum() -> None:
     trained, data = network(), rows()
     assert isinstance(data.real, StructuredRows)
-    found = NetworkContributions(MlpGradients(trained), data.real, data.labels, 0.2)
+    found = NetworkContributions(MlpGradients(trained), data.real, data.labels)
     batch = np.arange(0, N, 2)
     chosen = torch.from_numpy(batch)
     expected = differences(
@@ -90,14 +90,11 @@ def test_contributions_hand_over_the_clipped_sum_and_any_other() -> None:
         data.labels[chosen],
         data.real.padded(chosen),
     )
-    norms = found.norms(batch)
-    assert np.allclose(norms, expected.norm(dim=1).numpy(), rtol=1e-4)
-    weights = np.minimum(1.0, 0.2 / norms)
-    total = torch.from_numpy(found.weighted_sum(batch, weights))
+    total = torch.from_numpy(found.clipped_sum(batch, 0.2))
     assert relative_error(total, clipped(expected, 0.2)) < 1e-5
-    halves = torch.from_numpy(found.weighted_sum(batch[3:], weights[3:] / 2))
-    right = (expected[3:] * torch.from_numpy(weights[3:, None] / 2)).sum(0)
-    assert relative_error(halves, right) < 1e-4
+    for row in batch[:5]:
+        alone = torch.from_numpy(found.clipped_sum(np.array([row]), 0.2))
+        assert float(alone.norm()) <= 0.2
 
 
 def test_no_row_exceeds_the_clip_norm_through_a_private_step() -> None:
@@ -108,7 +105,7 @@ def test_no_row_exceeds_the_clip_norm_through_a_private_step() -> None:
     step = PrivateStep(
         releaser, rows=N, rate=1.0, clip_norm=0.1, noise_multiplier=1e-5, steps=1, what="test"
     )
-    found = NetworkContributions(MlpGradients(trained), data.real, data.labels, 0.1)
+    found = NetworkContributions(MlpGradients(trained), data.real, data.labels)
     released = torch.from_numpy(step.release(found)) * N
     everyone = torch.arange(N)
     expected = differences(

@@ -13,6 +13,7 @@ from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import AccountingError, BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.release import Releaser
 from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, run_admm
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise
 from halfmask.vertical.block import Ball, Box
@@ -186,7 +187,8 @@ def test_a_rho_that_rounding_could_exploit_is_refused(columns, releaser):
 def test_as_written_noise_stays_in_the_column_space(columns):
     matrix, labels = columns
     noise = ShareNoise(kind="as-written", std=5.0)
-    side = AdmmParty(matrix, strength=1.0, noise=noise, noise_source=noise_source(3))
+    door = Releaser(MemoryLedger(epsilon=1.0, delta=1e-6), noise_source(3))
+    side = AdmmParty(matrix, strength=1.0, noise=noise, releaser=door)
     share = side.share(residual=labels, dual=labels, rho=1.0, divisor=1)
     outside = share - matrix @ np.linalg.lstsq(matrix, share, rcond=None)[0]
     assert np.linalg.norm(outside) <= 1e-9 * np.linalg.norm(share)
@@ -200,7 +202,7 @@ def test_the_broadcast_dual_gives_labels_away_unless_they_are_hidden(columns):
     assert np.array_equal(np.sign(result.state.dual), -labels)
 
     ledger = MemoryLedger(epsilon=1.0, delta=1e-6)
-    hidden = hide_labels(zero_one, epsilon=1.0, ledger=ledger, noise=noise_source(5))
+    hidden = hide_labels(zero_one, epsilon=1.0, releaser=Releaser(ledger, noise_source(5)))
     assert ledger.spent() == pytest.approx(1.0, abs=1e-3)
     result = run_admm(
         channel_of(sides(matrix, 2, strength=1.0)), hidden.signed, AdmmConfig(rounds=3)
@@ -212,7 +214,7 @@ def test_the_broadcast_dual_gives_labels_away_unless_they_are_hidden(columns):
 def test_hidden_labels_are_unbiased():
     labels = np.repeat([0.0, 1.0], 50_000)
     ledger = MemoryLedger(epsilon=5.0, delta=1e-6)
-    hidden = hide_labels(labels, epsilon=0.8, ledger=ledger, noise=noise_source(1))
+    hidden = hide_labels(labels, epsilon=0.8, releaser=Releaser(ledger, noise_source(1)))
     assert hidden.targets[:50_000].mean() == pytest.approx(0.0, abs=0.03)
     assert hidden.targets[50_000:].mean() == pytest.approx(1.0, abs=0.03)
     assert set(np.round(hidden.targets, 9)) == {
@@ -220,7 +222,7 @@ def test_hidden_labels_are_unbiased():
         round(1 + hidden.excess, 9),
     }
     with pytest.raises(InputError):
-        hide_labels(labels * 2, epsilon=0.8, ledger=ledger, noise=noise_source(1))
+        hide_labels(labels * 2, epsilon=0.8, releaser=Releaser(ledger, noise_source(1)))
 
 
 def test_bounds_of_the_paper_are_looser_than_exact_composition():

@@ -186,7 +186,7 @@ def test_training_rows_are_never_scored(experts):
     parties, coordinator, _ = experts
     train_experts(coordinator, prior=0.5)
     for name in ("train", "", "test"):
-        with pytest.raises(InputError, match="opened no rows"):
+        with pytest.raises(InputError, match="does not answer"):
             parties["a"].party.answer(
                 Message(kind="expert-score", run=coordinator.run, round=2, values={"rows": name})
             )
@@ -195,7 +195,9 @@ def test_training_rows_are_never_scored(experts):
 def test_experts_learn_from_hidden_labels(experts):
     parties, coordinator, test = experts
     ledger = MemoryLedger(epsilon=3.0, delta=1e-6)
-    hidden = hide_labels(coordinator.labels, epsilon=3.0, ledger=ledger, noise=noise_source(9))
+    hidden = hide_labels(
+        coordinator.labels, epsilon=3.0, releaser=Releaser(ledger, noise_source(9))
+    )
     for side in parties.values():
         side.known = ExpertRows(
             row_norm=math.sqrt(2),

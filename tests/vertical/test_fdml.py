@@ -174,7 +174,8 @@ def test_as_written_noise_needs_a_source_and_has_no_charge(columns, releaser):
     noise = FdmlNoise(kind="as-written", std=0.1)
     with pytest.raises(InputError):
         FdmlParty("a", matrix, strength=1.0, noise=noise)
-    party = FdmlParty("a", matrix, strength=1.0, noise=noise, noise_source=noise_source(0))
+    door = Releaser(MemoryLedger(epsilon=1.0, delta=1e-6), noise_source(0))
+    party = FdmlParty("a", matrix, strength=1.0, noise=noise, releaser=door)
     run_fdml(channel_of({"a": party}), labels, FdmlConfig(epochs=1, batch=100))
     assert np.any(party.x)
 

@@ -15,6 +15,7 @@ from test_flower_channel import Grid, identity
 from halfmask.accounting.ledger import Ledger
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.release import Releaser
 from halfmask.schema import Schema
 from halfmask.vertical.admm import AdmmConfig
 from halfmask.vertical.channel import LocalChannel, Message
@@ -33,10 +34,15 @@ SEED, EPSILON = 5, 2.0
 
 def answering(folder, index, name):
     """A party opened afresh for every message, with the noise of the simulation's party."""
-    noise = noise_source(1009 * SEED + index)
-    return lambda request: NetworkParty(
-        read_party_file(folder / f"{name}.toml"), noise=noise
-    ).answer(request)
+    door = seeded_door(1009 * SEED + index)
+    return lambda request: NetworkParty(read_party_file(folder / f"{name}.toml"), door=door).answer(
+        request
+    )
+
+
+def seeded_door(seed):
+    noise = noise_source(seed)
+    return lambda ledger, **how: Releaser(ledger, noise, **how)
 
 
 def over_flower(folder):
@@ -70,7 +76,7 @@ def settings_of(folder, **changes):
 
 def run(channel, folder, **changes):
     settings = settings_of(folder, **{"hide_labels": EPSILON, **changes})
-    return run_method(channel, settings, noise_source(1009 * SEED + len(NAMES)))
+    return run_method(channel, settings, seeded_door(1009 * SEED + len(NAMES)))
 
 
 def task_of(folder):

@@ -43,21 +43,25 @@ class Budget:
 
     def split(self, share: float) -> tuple[Budget, Budget]:
         """Two budgets, of `share` and of the rest of mu², that compose to at most this one."""
-        from halfmask.accounting.gaussian import gaussian_epsilon
-
         if not 0 < share < 1:
             raise AccountingError(f"Expected a share strictly between 0 and 1, got {share}.")
-        parts = (
-            replace(self, epsilon=gaussian_epsilon(math.sqrt(part) * self.mu, self.delta))
-            for part in (share, 1 - share)
-        )
-        first, second = parts
-        return first, second
+        return self.scaled(math.sqrt(share)), self.scaled(math.sqrt(1 - share))
+
+    def scaled(self, factor: float) -> Budget:
+        """The budget of `factor` times this one's mu."""
+        from halfmask.accounting.gaussian import gaussian_epsilon
+
+        return replace(self, epsilon=gaussian_epsilon(factor * self.mu, self.delta))
 
 
 def printed(epsilon: float) -> str:
     """An epsilon as every page, table and message shows it: rounded up to `DIGITS` digits."""
     return f"{round_up(epsilon):.{DIGITS}g}"
+
+
+def printed_room(epsilon: float) -> str:
+    """What is left of a budget, or a lower bound, as it is shown: rounded down."""
+    return f"{round_down(epsilon):.{DIGITS}g}"
 
 
 def round_up(epsilon: float) -> float:

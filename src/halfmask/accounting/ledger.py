@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
+from halfmask.accounting.budget import printed, printed_room
 from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEvent, covers
 from halfmask.accounting.ledger_chain import (
     Chain,
@@ -113,10 +114,11 @@ class BudgetLedger(ABC):
         left = max(0.0, self.epsilon - spent)
         raise BudgetExceededError(
             f"{name} refuses the charge; nothing was released. "
-            f"Budget: epsilon {self.epsilon:.6g} at delta {self.delta:.3g} ({self.relation}). "
-            f"Spent: {spent:.6g}. Asked: {alone:.6g}, which would bring the total to {total:.6g}. "
-            f"Left: {left:.6g}. Ask for a smaller epsilon (more noise, fewer steps), or use other "
-            "rows: a new ledger for the same rows would not make the guarantee true."
+            f"Budget: epsilon {printed(self.epsilon)} at delta {self.delta:.3g} "
+            f"({self.relation}). Spent: {printed(spent)}. Asked: {printed(alone)}, which would "
+            f"bring the total to {printed(total)}. Left: {printed_room(left)}. Ask for a smaller "
+            "epsilon (more noise, fewer steps), or use other rows: a new ledger for the same rows "
+            "would not make the guarantee true."
         )
 
 
@@ -256,9 +258,9 @@ class Ledger(BudgetLedger):
         ledger = cls.open(path)
         if (ledger.epsilon, ledger.delta, ledger.relation) != (epsilon, delta, relation):
             raise LedgerError(
-                f"{ledger.path.name} has the budget epsilon {ledger.epsilon:g}, delta "
-                f"{ledger.delta:g}, {ledger.relation}; asked for was epsilon {epsilon:g}, delta "
-                f"{delta:g}, {relation}. Ask for the same budget, or name another file."
+                f"{ledger.path.name} has the budget epsilon {printed(ledger.epsilon)}, delta "
+                f"{ledger.delta:g}, {ledger.relation}; asked for was epsilon {printed(epsilon)}, "
+                f"delta {delta:g}, {relation}. Ask for the same budget, or name another file."
             )
         return ledger
 

@@ -9,17 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from halfmask.audit.recorded import Release as Release
-    from halfmask.audit.recorded import Transcript as Transcript
     from halfmask.audit.recorded import record as record
     from halfmask.audit.recorded import replay as replay
+    from halfmask.audit.transcript import Release as Release
+    from halfmask.audit.transcript import Transcript as Transcript
     from halfmask.errors import ReplayError as ReplayError
 
 # Loaded when first used: the other audits need no estimator.
 _PUBLIC = {
-    "Release": "halfmask.audit.recorded",
+    "Release": "halfmask.audit.transcript",
     "ReplayError": "halfmask.errors",
-    "Transcript": "halfmask.audit.recorded",
+    "Transcript": "halfmask.audit.transcript",
     "record": "halfmask.audit.recorded",
     "replay": "halfmask.audit.recorded",
 }

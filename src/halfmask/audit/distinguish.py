@@ -42,7 +42,7 @@ TOGETHER = 10
 """How many audits hold at the stated confidence at once."""
 
 _PILOT = 0.1
-_SETTLED = 0.85
+_SETTLED = 0.82
 _CHUNKS = 16
 
 Report = Callable[[float, str], None]
@@ -229,7 +229,9 @@ _shared: Game | None = None
 def _chunk(runs: int) -> Trials:
     assert _shared is not None
     coins = np.frombuffer(os.urandom(runs), dtype=np.uint8) % 2 == 1
-    scores = np.array([_shared.play(bool(coin)) for coin in coins], dtype=np.float64)
+    many = getattr(_shared, "plays", None)  # where one run serves for several
+    played = many(coins) if many else [_shared.play(bool(coin)) for coin in coins]
+    scores = np.array(played, dtype=np.float64)
     return Trials(second=coins, scores=np.nan_to_num(scores, nan=0.0))
 
 

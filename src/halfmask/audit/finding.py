@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from halfmask.accounting.budget import printed, printed_room
 from halfmask.accounting.relations import Relation
 
 
@@ -49,7 +50,7 @@ class Finding:
             else "The claim stands: nothing seen contradicts it."
         )
         return (
-            f"{self.mechanism}: claimed epsilon {self.claimed:.4g} at delta {self.delta:g} "
-            f"({self.relation}); at least {self.lower_bound:.4g} with confidence "
+            f"{self.mechanism}: claimed epsilon {printed(self.claimed)} at delta {self.delta:g} "
+            f"({self.relation}); at least {printed_room(self.lower_bound)} with confidence "
             f"{self.confidence:g} after {self.runs} run{'s' * (self.runs != 1)}. {verdict}"
         )

@@ -7,6 +7,7 @@ norm that it lets pass, which no input can exceed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,15 +19,9 @@ from halfmask.accounting.accountant import epsilon as account
 from halfmask.accounting.events import Contribution, Event, PoissonGaussianEvent
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.accounting.relations import Relation
-from halfmask.audit.transcript import (
-    Seen,
-    distance,
-    log_likelihood_ratio,
-    recording,
-    replaying,
-)
+from halfmask.audit.transcript import Recorder, Replayer, Transcript, log_likelihood_ratio
 from halfmask.mechanisms.noise import noise_source
-from halfmask.mechanisms.private_step import PrivateStep
+from halfmask.mechanisms.private_step import WeighedRows
 from halfmask.mechanisms.release import Releaser
 
 Floats = NDArray[np.float64]
@@ -44,6 +39,9 @@ class FitGame:
 
     The claim is what the method charged. The score is the exact log-likelihood ratio, by replay;
     for sampled steps it is exact where only the canary (unit 0) contributes.
+    `stage` names the releases of one event: then the claim is that event alone, and the releases
+    before it are those of one recorded run, which the guarantee of a stage holds for whatever they
+    are.
     """
 
     mechanism: str
@@ -54,17 +52,29 @@ class FitGame:
     second: Any
     fit: Fit
     runs: int
+    stage: str | None = None
     events: tuple[Event, ...] = field(init=False)
     claimed: float = field(init=False)
-    _releases: int = field(init=False)
+    _told: Transcript = field(init=False)
+    _begin: int = field(init=False)
+    _end: int = field(init=False)
     _fixed: tuple[list[Floats], list[Floats]] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        releaser = self._releaser()
-        with recording() as seen:
-            self.fit(self.first, releaser)
-        claimed = account(releaser.events, delta=self.delta, relation=self.relation)
-        values = {"events": releaser.events, "claimed": claimed, "_releases": len(seen)}
+        told = Recorder(self._ledger(), noise_source(), whole_plan=True).run(self.fit, self.first)
+        named = [
+            place
+            for place, release in enumerate(told.releases)
+            if self.stage is None or release.what == self.stage
+        ]
+        events = told.events if self.stage is None else (told.releases[named[0]].event,)
+        values = {
+            "events": events,
+            "claimed": account(events, delta=self.delta, relation=self.relation),
+            "_told": told,
+            "_begin": named[0],
+            "_end": named[-1] + 1,
+        }
         for name, value in values.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_fixed", self._independent_of_noise())
@@ -76,7 +86,7 @@ class FitGame:
 
     def _independent_of_noise(self) -> tuple[list[Floats], list[Floats]] | None:
         """The exact values of both inputs, where they are the same whatever was released before."""
-        once, again = (self._exact(self._record(self.first)) for _ in range(2))
+        once, again = (self._exact(self._record(False), False) for _ in range(2))
         same = all(
             np.array_equal(a, b)
             for one, other in zip(once, again, strict=True)
@@ -84,31 +94,93 @@ class FitGame:
         )
         return once if same else None
 
-    def _releaser(self) -> Releaser:
-        ledger = MemoryLedger(epsilon=self.epsilon, delta=self.delta, relation=self.relation)
-        return Releaser(ledger, noise_source())
+    def _ledger(self) -> MemoryLedger:
+        return MemoryLedger(epsilon=self.epsilon, delta=self.delta, relation=self.relation)
 
-    def _record(self, table: Any) -> list[Seen]:
-        with recording(last=self._releases) as seen:
-            self.fit(table, self._releaser())
-        return seen
+    def _recorder(self) -> Recorder:
+        given: dict[str, Any] = {"whole_plan": True, "last": self._end}
+        if self._begin == 0:
+            return Recorder(self._ledger(), noise_source(), **given)
+        return Replayer(self._told, self._ledger(), noise_source(), until=self._begin, **given)
 
-    def _exact(self, seen: list[Seen]) -> tuple[list[Floats], list[Floats]]:
-        with replaying(seen) as first:
-            self.fit(self.first, self._releaser())
-        with replaying(seen) as second:
-            self.fit(self.second, self._releaser())
-        return first, second
+    def _record(self, second: bool) -> Transcript:
+        return self._recorder().run(self.fit, self.second if second else self.first)
+
+    def _exact(self, told: Transcript, second: bool) -> tuple[list[Floats], list[Floats]]:
+        """What either input would have released without noise, where `told` was made by one."""
+
+        def replayed(given: Any) -> list[Floats]:
+            replayer = Replayer(
+                told, self._ledger(), noise_source(), alone=0, last=self._end, whole_plan=True
+            )
+            found = replayer.run(self.fit, given).releases[self._begin :]
+            return [release.value for release in found]
+
+        if any(release.sampled for release in told.releases):
+            return replayed(self.first), replayed(self.second)
+        own = [release.value for release in told.releases[self._begin :]]
+        return (replayed(self.first), own) if second else (own, replayed(self.second))
 
     def play(self, second: bool) -> float:
         """Fit once, then ask which input explains the releases better."""
-        seen = self._record(self.second if second else self.first)
-        return log_likelihood_ratio(seen, *(self._fixed or self._exact(seen)))
+        told = self._record(second)
+        exact = self._fixed or self._exact(told, second)
+        return log_likelihood_ratio(told.releases[self._begin :], *exact)
+
+    def plays(self, coins: Sequence[bool]) -> list[float]:
+        """Play once for each coin.
+
+        Where all but the last release are given, that one has the same exact value in every run:
+        it is computed once, and its noise is drawn for each.
+        """
+        if self._begin == 0 or self._end > self._begin + 1:
+            return [self.play(bool(coin)) for coin in coins]
+        assert self._fixed is not None
+        recorders = self._recorder(), self._recorder()
+        for recorder, given in zip(recorders, (self.first, self.second), strict=True):
+            recorder.run(self.fit, given)
+        return [
+            log_likelihood_ratio([recorders[bool(coin)].last_again()], *self._fixed)
+            for coin in coins
+        ]
 
     def reach(self) -> float:
         """How far apart the inputs are in units of noise, along one run on the first."""
-        seen = self._record(self.first)
-        return distance(seen, *self._exact(seen))
+        told = self._record(False)
+        first, second = self._exact(told, False)
+        pairs = zip(told.releases[self._begin :], first, second, strict=True)
+        return math.sqrt(
+            sum(float(np.sum((two - one) ** 2)) / each.noise_std**2 for each, one, two in pairs)
+        )
+
+
+def fit_game(
+    name: str,
+    claim: tuple[float, float, Relation],
+    inputs: tuple[Any, Any],
+    fit: Fit,
+    *,
+    runs: int | None = None,
+    stage: str | None = None,
+) -> FitGame:
+    """The game of `fit` on two inputs under (epsilon, delta, relation)."""
+    epsilon, delta, relation = claim
+    return FitGame(
+        mechanism=name,
+        relation=relation,
+        epsilon=epsilon,
+        delta=delta,
+        first=inputs[0],
+        second=inputs[1],
+        fit=fit,
+        runs=enough_runs(epsilon) if runs is None else runs,
+        stage=stage,
+    )
+
+
+def fit_of(method: Callable[..., Any], epsilon: float, delta: float, **options: Any) -> Fit:
+    """A method of tables as a game runs it."""
+    return lambda table, releaser: method(table, releaser, epsilon=epsilon, delta=delta, **options)
 
 
 def furthest(games: Sequence[FitGame]) -> FitGame:
@@ -117,7 +189,7 @@ def furthest(games: Sequence[FitGame]) -> FitGame:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Canary:
+class Canary(WeighedRows):
     """One unit's contribution, the same in every step; nobody else contributes anything."""
 
     value: Floats
@@ -205,15 +277,14 @@ class StepGame:
         """All steps once; the score is the log-likelihood ratio of the two mixtures."""
         pair = self.contributions()
         ledger = MemoryLedger(epsilon=self.claimed, delta=self.delta, relation=self.relation)
-        with recording() as seen:
-            self._steps(Releaser(ledger, noise_source()), Canary(value=pair[second]))
+        recorder = Recorder(ledger, noise_source())
+        self._steps(recorder, Canary(value=pair[second]))
         means = [value * min(1.0, self.clip_norm / (np.linalg.norm(value) or 1)) for value in pair]
         count = self.event.steps
-        return log_likelihood_ratio(seen, [means[0]] * count, [means[1]] * count)
+        return log_likelihood_ratio(recorder.releases, [means[0]] * count, [means[1]] * count)
 
     def _steps(self, releaser: Releaser, canary: Canary) -> None:
-        step = PrivateStep(
-            releaser,
+        step = releaser.poisson_steps(
             rows=self.rows,
             rate=self.event.rate,
             clip_norm=self.clip_norm,

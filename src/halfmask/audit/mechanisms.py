@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import FitGame, StepGame, enough_runs, furthest
+from halfmask.audit.games import FitGame, StepGame, enough_runs, fit_game, fit_of, furthest
+from halfmask.audit.mechanisms_additive import ADDITIVE
 from halfmask.audit.mechanisms_neural import mlp, mlp_correction, mlp_means
-from halfmask.audit.mechanisms_vertical import admm_column, admm_row, experts
+from halfmask.audit.mechanisms_vertical import (
+    admm_column,
+    admm_row,
+    counts,
+    expert_labels,
+    experts,
+    fdml,
+    randomised_response,
+)
 from halfmask.audit.sampled import RATE, STANDSTILL, STEPS, one_row, sampled_fit, sampled_steps
-from halfmask.mechanisms.release import Releaser
-from halfmask.table import Table
+from halfmask.schema import Column, Label, Schema, Unit
+from halfmask.table import Encoder, Table
 
 Make = Callable[[float, float, Relation], Game]
 
@@ -69,20 +79,10 @@ def gd(epsilon: float, delta: float, relation: Relation) -> Game:
 
     steps = 3 if relation == "replace" else 1
     config = GdConfig(clip=0.05, radius=1e-3, spread=1e6, steps=steps)
-    first, second = _neighbours(relation, rows=1, width=2 if relation == "replace" else 128)
+    tables = _neighbours(relation, rows=1, width=2 if relation == "replace" else 128)
 
-    def fit(table: Table, releaser: Releaser) -> Any:
-        return fit_gd(table, releaser, epsilon=epsilon, delta=delta, config=config)
-
-    return FitGame(
-        mechanism="gd",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        first=first,
-        second=second,
-        fit=fit,
-        runs=enough_runs(epsilon),
+    return fit_game(
+        "gd", (epsilon, delta, relation), tables, fit_of(fit_gd, epsilon, delta, config=config)
     )
 
 
@@ -90,8 +90,7 @@ def one_shot(epsilon: float, delta: float, relation: Relation) -> Game:
     """One release of moments; the auditor tries angles between the two private parts."""
     from halfmask.methods.one_shot import fit_one_shot
 
-    def fit(table: Table, releaser: Releaser) -> Any:
-        return fit_one_shot(table, releaser, epsilon=epsilon, delta=delta)
+    fit = fit_of(fit_one_shot, epsilon, delta)
 
     def game(angle: float) -> FitGame:
         first, second = _neighbours(relation, rows=2, width=2)
@@ -99,16 +98,7 @@ def one_shot(epsilon: float, delta: float, relation: Relation) -> Game:
             private = second.private.copy()
             private[0] = np.cos(angle), np.sin(angle)
             second = second.with_blocks(private=private)
-        return FitGame(
-            mechanism="one-shot",
-            relation=relation,
-            epsilon=epsilon,
-            delta=delta,
-            first=first,
-            second=second,
-            fit=fit,
-            runs=enough_runs(epsilon),
-        )
+        return fit_game("one-shot", (epsilon, delta, relation), (first, second), fit)
 
     angles = np.linspace(0, np.pi, 13) if relation == "replace" else [0.0]
     return furthest([game(float(angle)) for angle in angles])
@@ -147,6 +137,106 @@ def label(epsilon: float, delta: float, relation: Relation) -> Game:
     return sampled_fit("label", fit_sgd, (first, second), options, epsilon, delta)
 
 
+def _read(
+    schema: Schema, cells: dict[str, list[Any]], other: dict[str, list[Any]]
+) -> tuple[Table, Table]:
+    """Two tables as a user's frames would be read; `other` are the cells of the second."""
+    frames = [pa.table(given) for given in (cells, {**cells, **other})]
+    encoder = Encoder.fit(schema, frames[0])
+    first, second = (encoder.encode(frame) for frame in frames)
+    return first, second
+
+
+def gd_public_label(epsilon: float, delta: float, relation: Relation) -> Game:
+    """One step of gd on private levels, the label being public: a row's level changes.
+
+    A table cannot lack a level: withheld, the label of the row is private and missing.
+    """
+    from halfmask.methods.gd import GdConfig, fit_gd
+
+    replaced = relation == "replace"
+    schema = Schema(
+        Label("y", "public", classes=("no", "yes"))
+        if replaced
+        else Label("y", "private", classes=("no", "yes"), missing="skip"),
+        (Column("level", "private", "category", categories=("a", "b")),),
+    )
+    cells = {"level": ["a", "b"] * 2, "y": ["no", "yes"] * 2}
+    other = {"level": ["b", "b", "a", "b"]} if replaced else {"y": [None, *cells["y"][1:]]}
+    fit = fit_of(fit_gd, epsilon, delta, config=GdConfig(steps=1))
+    return fit_game("gd-public-label", (epsilon, delta, relation), _read(schema, cells, other), fit)
+
+
+def sgd_public(epsilon: float, delta: float, relation: Relation) -> Game:
+    """Algorithm 1 with a public column: only what private parts change of the loss is clipped."""
+    if relation == "withhold":
+        return sampled_steps("sgd-public", epsilon, delta, relation)
+    from halfmask.methods.sgd import fit_sgd
+
+    schema = Schema(
+        Label("y", "private", classes=("no", "yes")),
+        (
+            Column("level", "private", "category", categories=("a", "b")),
+            Column("open", "public", "category", categories=("a", "b")),
+        ),
+    )
+    tables = _read(schema, {"level": ["a"], "open": ["a"], "y": ["no"]}, {"y": ["yes"]})
+    options = {"rate": RATE, "steps": STEPS, "clip_norm": 0.1, "learning_rate": STANDSTILL}
+    return sampled_fit("sgd-public", fit_sgd, tables, options, epsilon, delta)
+
+
+def _two_rows(relation: Relation, *, private: bool) -> tuple[Table, Table]:
+    """One unit of two rows whose labels turn round, or are missing."""
+    skip: Literal["skip"] | None = None if relation == "replace" else "skip"
+    columns: tuple[Column, ...] = (Column("level", "public", "category", categories=("a", "b")),)
+    if private:
+        columns += (Column("hidden", "private", "category", categories=("a", "b")),)
+    schema = Schema(
+        Label("y", "private", bounds=(-1, 1), missing=skip), columns, Unit(column="id", max_rows=3)
+    )
+    cells: dict[str, list[Any]] = {"level": ["a", "a"], "y": [1.0, 1.0], "id": [1, 1]}
+    if private:
+        cells["hidden"] = ["a", "a"]
+    end = -1.0 if relation == "replace" else None
+    return _read(schema, cells, {"y": [end, end]})
+
+
+def units(epsilon: float, delta: float, relation: Relation) -> Game:
+    """One release about a unit of two rows, both of which change."""
+    from halfmask.methods.one_shot import fit_one_shot
+
+    tables = _two_rows(relation, private=False)
+    return fit_game(
+        "units", (epsilon, delta, relation), tables, fit_of(fit_one_shot, epsilon, delta)
+    )
+
+
+def sgd_units(epsilon: float, delta: float, relation: Relation) -> Game:
+    """Sampled steps that draw a unit of two rows, both of which change."""
+    if relation == "withhold":
+        return sampled_steps("sgd-units", epsilon, delta, relation)
+    from halfmask.methods.sgd import fit_sgd
+
+    options = {"rate": RATE, "steps": STEPS, "clip_norm": 0.1, "learning_rate": STANDSTILL}
+    tables = _two_rows("replace", private=True)
+    return sampled_fit("sgd-units", fit_sgd, tables, options, epsilon, delta)
+
+
+def label_span(epsilon: float, delta: float, relation: Relation) -> Game:
+    """Noisy copies of the label of one row, which is another one, or missing."""
+    from halfmask.methods.label_span import fit_label_span
+
+    skip: Literal["skip"] | None = None if relation == "replace" else "skip"
+    schema = Schema(
+        Label("y", "private", classes=("no", "yes", "maybe"), missing=skip),
+        (Column("level", "public", "category", categories=("a", "b")),),
+    )
+    end = "yes" if relation == "replace" else None
+    tables = _read(schema, {"level": ["a", "b"], "y": ["no", "no"]}, {"y": [end, "no"]})
+    fit = fit_of(fit_label_span, epsilon, delta, passes=2)
+    return fit_game("label-span", (epsilon, delta, relation), tables, fit)
+
+
 MECHANISMS: dict[str, Make] = {
     "sgd": sgd,
     "gd": gd,
@@ -159,4 +249,14 @@ MECHANISMS: dict[str, Make] = {
     "admm-row": admm_row,
     "experts": experts,
     "full-batch": full_batch,
+    "gd-public-label": gd_public_label,
+    "sgd-public": sgd_public,
+    "units": units,
+    "sgd-units": sgd_units,
+    "label-span": label_span,
+    "fdml": fdml,
+    "counts": counts,
+    "expert-labels": expert_labels,
+    "randomised-response": randomised_response,
+    **ADDITIVE,
 }

@@ -13,7 +13,7 @@ import numpy as np
 from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import FitGame, enough_runs
+from halfmask.audit.games import enough_runs, fit_game, fit_of
 from halfmask.audit.sampled import RATE, STANDSTILL, STEPS, one_row, sampled_fit, sampled_steps
 from halfmask.mechanisms.release import Releaser
 from halfmask.table import Table
@@ -53,17 +53,12 @@ def mlp_means(epsilon: float, delta: float, relation: Relation) -> Game:
     rows[0] *= -1.0 if relation == "replace" else 0.0
     small = PretrainConfig(hidden=2, networks=1, epochs=1)
 
-    def fit(table: Table, releaser: Releaser) -> Any:
-        return fit_mlp(table, releaser, epsilon=epsilon, delta=delta, pretrain=small)
-
-    return FitGame(
-        mechanism="mlp-means",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        first=table,
-        second=table.with_blocks(private=rows),
-        fit=fit,
+    fit = fit_of(fit_mlp, epsilon, delta, pretrain=small)
+    return fit_game(
+        "mlp-means",
+        (epsilon, delta, relation),
+        (table, table.with_blocks(private=rows)),
+        fit,
         runs=enough_runs(epsilon, least=10_000, most=40_000),
     )
 
@@ -73,7 +68,10 @@ def mlp_correction(epsilon: float, delta: float, relation: Relation) -> Game:
 
     Withheld, the row is its padded one. Other rows equal theirs and add nothing.
     """
-    from halfmask.neural.correction_trial import correction_trial
+    import torch
+
+    from halfmask.neural.correction import correct_scores
+    from halfmask.neural.network import Mlp
     from halfmask.neural.trainer import TrainerConfig
 
     trainer = TrainerConfig(
@@ -86,15 +84,24 @@ def mlp_correction(epsilon: float, delta: float, relation: Relation) -> Game:
         learning_rate=STANDSTILL,
         aggregate="last",
     )
+    network = Mlp((1, 2))
+    with torch.no_grad():
+        # Scores so small that both rows are as uncertain as the padded one.
+        network.linear[0].weight.copy_(torch.tensor([[1e-4], [-1e-4]]))
+        network.linear[0].bias.zero_()
+    padded = torch.tensor([[0.0], [1.0], [-1.0]])
+    labels = torch.zeros(3, dtype=torch.long)
 
-    first, second, fit = correction_trial(trainer, relation)
-    return FitGame(
-        mechanism="mlp-correction",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        first=first,
-        second=second,
-        fit=fit,
+    def fit(real: Any, releaser: Releaser) -> object:
+        return correct_scores(network, real, lambda some: padded[some], labels, trainer, releaser)
+
+    first, second = padded.clone(), padded.clone()
+    first[0] = 1.0
+    second[0] = -1.0 if relation == "replace" else 0.0
+    return fit_game(
+        "mlp-correction",
+        (epsilon, delta, relation),
+        (first, second),
+        fit,
         runs=enough_runs(epsilon, least=6_000, most=20_000),
     )

@@ -1,10 +1,11 @@
-"""The vertical mode's mechanisms as games: shares of ADMM under both bounds, and experts.
+"""The vertical mode's mechanisms as games: shares of ADMM, fdml, experts, and the labels' ways out.
 
 The observer plays the coordinator: it chooses every message, as the guarantee allows it to.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ import numpy as np
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import FitGame, enough_runs
+from halfmask.audit.games import FitGame, enough_runs, fit_game
+from halfmask.audit.transcript import Recorder
 from halfmask.mechanisms.release import Releaser
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise
 
@@ -39,14 +41,11 @@ def _shares(
             asked = party.released - target
             party.share(residual=asked, dual=np.zeros(len(target)), rho=1.0, divisor=1)
 
-    return FitGame(
-        mechanism=name,
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        first=blocks[0],
-        second=blocks[1],
-        fit=fit,
+    return fit_game(
+        name,
+        (epsilon, delta, relation),
+        (blocks[0], blocks[1]),
+        fit,
         runs=enough_runs(epsilon, least=min(most, 10_000), most=most),
     )
 
@@ -83,7 +82,11 @@ def one_share(
 def admm_row(epsilon: float, delta: float, relation: Relation) -> Game:
     """Many rows agree on the coefficient, so that one row's share goes from end to end."""
     noise = ShareNoise(
-        kind="row", rounds=_ROUNDS, ratio=_ratio("row", epsilon, delta, relation), radius=0.5
+        kind="row",
+        rounds=_ROUNDS,
+        ratio=_ratio("row", epsilon, delta, relation),
+        radius=0.5,
+        target_bound=1.0,
     )
     first = np.ones((300, 1))
     second = first.copy()
@@ -124,13 +127,13 @@ def experts(epsilon: float, delta: float, relation: Relation) -> Game:
     Estimates of randomised labels reach far beyond 0 and 1, so that opposite targets have nearly
     opposite gradients; a narrow prior keeps the model at zero, where they stay so. Withheld, the
     row is zero. Gradients and curvature cannot both move by their bounds for the same two rows: the
-    matrices' seventh of μ² stays unused, and the bound below 0.93 of the claim.
+    matrices' ninth of μ² stays unused.
     """
     from halfmask.vertical.channel import Message
     from halfmask.vertical.experts import ExpertParty
     from halfmask.vertical.newton import ExpertRows, NewtonConfig, expert_costs
 
-    config = NewtonConfig(prior_reach=1e-12)
+    config = NewtonConfig(prior_reach=1e-12, steps=16)
     rows = ExpertRows(row_norm=1.0, nonnegative=False, label_private=True, target_excess=200.0)
     mu = Budget(epsilon=epsilon, delta=delta).mu
     ratio = mu
@@ -147,13 +150,136 @@ def experts(epsilon: float, delta: float, relation: Relation) -> Game:
 
     first = np.ones((1, 1)), np.array([201.0])
     second = (first[0], np.array([-200.0])) if relation == "replace" else (0 * first[0], first[1])
-    return FitGame(
-        mechanism="experts",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        first=first,
-        second=second,
-        fit=fit,
+    return fit_game(
+        "experts",
+        (epsilon, delta, relation),
+        (first, second),
+        fit,
         runs=enough_runs(epsilon, least=12_000, most=32_000),
+    )
+
+
+def fdml(epsilon: float, delta: float, relation: Relation) -> Game:
+    """Scores and gradients of one row: large coefficients take its scores from end to end."""
+    from halfmask.vertical.channel import Message
+    from halfmask.vertical.fdml import FdmlNoise, FdmlParty
+
+    mu = Budget(epsilon=epsilon, delta=delta).mu
+    noise = FdmlNoise(kind="row", epochs=_ROUNDS, ratio=mu if relation == "replace" else 2 * mu)
+
+    def fit(block: np.ndarray, releaser: Releaser) -> Any:
+        start = np.array([1e6])
+        side = FdmlParty(
+            "audited", block, strength=0.0, noise=noise, releaser=releaser, start=start
+        )
+        rows = {"rows": np.array([0])}
+        steps: dict[str, Any] = {
+            "arrays": {**rows, "slopes": np.ones(1)},
+            "values": {"step_size": 1e-12},
+        }
+        for number in range(noise.epochs):
+            place: dict[str, Any] = {"run": "audit", "round": number + 1}
+            side.party.answer(Message(kind="fdml-scores", arrays=rows, **place))
+            side.party.answer(Message(kind="fdml-step", **steps, **place))
+
+    other = -1.0 if relation == "replace" else 0.0
+    return fit_game(
+        "fdml",
+        (epsilon, delta, relation),
+        (np.array([[1.0]]), np.array([[other]])),
+        fit,
+        runs=enough_runs(epsilon, least=10_000, most=80_000),
+    )
+
+
+def counts(epsilon: float, delta: float, relation: Relation) -> Game:
+    """The counts of an expert's scores by class, its model being given: a row changes its bin."""
+    from halfmask.vertical.channel import Message
+    from halfmask.vertical.experts import ExpertParty
+    from halfmask.vertical.newton import ExpertRows
+
+    # Half of the budget's square is for the model before it.
+    whole = Budget(epsilon=epsilon, delta=delta).scaled(math.sqrt(2))
+    known = ExpertRows(row_norm=1.0, nonnegative=False, label_private=False)
+    targets = np.repeat([0.0, 1.0], 50)
+
+    def fit(matrix: np.ndarray, releaser: Releaser) -> Any:
+        side = ExpertParty(
+            "audited", matrix, rows=known, ratio=whole.mu, releaser=releaser, aggregate_share=0.5
+        )
+        asked = Message(kind="expert-train", run="audit", round=1, arrays={"targets": targets})
+        return side.party.answer(asked)
+
+    first = np.repeat([-1.0, 1.0], 50)[:, None]
+    second = first.copy()
+    second[0] = 1.0 if relation == "replace" else 0.0
+    return fit_game(
+        "counts",
+        (whole.epsilon, delta, relation),
+        (first, second),
+        fit,
+        stage="counts of the scores of audited by class",
+    )
+
+
+def expert_labels(epsilon: float, delta: float, relation: Relation) -> Game:
+    """All that two parties and the label holder tell of a label that is sent in clear.
+
+    The claim is what the label holder's ledger was charged; weights stay at zero, where a label
+    counts most. Withheld, a label is none: the same two labels, under the ratio of a withheld row.
+    """
+    from halfmask.accounting.ledger import MemoryLedger
+    from halfmask.vertical.channel import LocalChannel
+    from halfmask.vertical.coordinator import Coordinator
+    from halfmask.vertical.experts import PRIOR_SHARE, ExpertParty, pay_for_labels, train_experts
+    from halfmask.vertical.newton import ExpertRows, NewtonConfig, expert_costs
+
+    config = NewtonConfig(prior_reach=1e-12, steps=4)
+    rows = ExpertRows(row_norm=1.0, nonnegative=False, label_private=True)
+    mu = Budget(epsilon=epsilon, delta=delta).mu
+    unit = expert_costs(rows, 1.0, config)
+    cost = unit.label if relation == "replace" else unit.withhold
+    ratio = mu * math.sqrt((1 - PRIOR_SHARE**2) / 2) / cost
+    blocks = {"one": np.array([[1.0], [1.0]]), "two": np.array([[-1.0], [1.0]])}
+
+    def fit(labels: np.ndarray, releaser: Releaser) -> Any:
+        assert isinstance(releaser, Recorder)
+        parties = {
+            name: ExpertParty(
+                name,
+                block,
+                rows=rows,
+                ratio=ratio,
+                releaser=releaser.beside(MemoryLedger(epsilon=1e6, delta=delta, relation=relation)),
+                config=config,
+            )
+            for name, block in blocks.items()
+        }
+        channel = LocalChannel({name: side.party for name, side in parties.items()})
+        coordinator = Coordinator(channel, labels)
+        terms = pay_for_labels(coordinator, releaser=releaser, epsilon=epsilon, delta=delta)
+        return train_experts(coordinator, prior=terms)
+
+    return fit_game(
+        "expert-labels",
+        (epsilon, delta, relation),
+        (np.array([0.0, 1.0]), np.array([1.0, 1.0])),
+        fit,
+        runs=enough_runs(epsilon, least=10_000, most=48_000),
+    )
+
+
+def randomised_response(epsilon: float, delta: float, relation: Relation) -> Game:
+    """Labels that were flipped by chance: the label of one row is the other one."""
+    from halfmask.vertical.labels import hide_labels
+
+    def fit(labels: np.ndarray, releaser: Releaser) -> Any:
+        return hide_labels(labels, epsilon=epsilon, releaser=releaser)
+
+    return fit_game(
+        "randomised-response",
+        (epsilon, delta, relation),
+        (np.array([0.0, 1.0]), np.array([1.0, 1.0])),
+        fit,
+        runs=enough_runs(epsilon, least=24_000, most=48_000),
     )

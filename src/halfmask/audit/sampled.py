@@ -10,8 +10,7 @@ import numpy as np
 
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import FitGame, StepGame, enough_runs
-from halfmask.mechanisms.release import Releaser
+from halfmask.audit.games import StepGame, enough_runs, fit_game, fit_of
 from halfmask.table import Table
 
 RATE, STEPS = 0.25, 4
@@ -49,17 +48,11 @@ def sampled_fit(
     delta: float,
 ) -> Game:
     """`method` on two tables of one row, which is in a step with the chance RATE."""
-
-    def fit(table: Table, releaser: Releaser) -> Any:
-        return method(table, releaser, epsilon=epsilon, delta=delta, **options)
-
-    return FitGame(
-        mechanism=name,
-        relation="replace",
-        epsilon=epsilon,
-        delta=delta,
-        first=tables[0],
-        second=tables[1],
-        fit=fit,
+    fit = fit_of(method, epsilon, delta, **options)
+    return fit_game(
+        name,
+        (epsilon, delta, "replace"),
+        tables,
+        fit,
         runs=enough_runs(epsilon, least=10_000, most=40_000),
     )

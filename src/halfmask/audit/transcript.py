@@ -1,109 +1,358 @@
 """Everything a mechanism releases, in order, and what its observer would make of it.
 
-`recording` notes what leaves the doors of `mechanisms` while a real mechanism runs. `replaying`
-runs the same code again on an input of the observer's choice and hands it the released values
-instead of fresh ones, so that every iterate is the one of the recorded run; what it notes is the
-value that *would* have been released without noise. The two together give the exact log-likelihood
-ratio of two inputs, for any adaptive method, without a second implementation of it.
+A `Recorder` is a releaser that keeps, beside each noisy value, the exact one. A `Replayer` has a
+transcript and gives out its noisy values and draws instead of fresh ones, so that the same code on
+another input is at the same point of an adaptive method at each release. The two together give the
+moves of a replay and the exact log-likelihood ratio of two inputs, for any mechanism whose releases
+go through the door, without a second implementation of it. Guarantee: docs/proofs/audit.md.
 """
 
 from __future__ import annotations
 
+import copy
+import json
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halfmask.mechanisms.clipping import clip_weights
-from halfmask.mechanisms.private_step import PrivateStep, RowContributions
-from halfmask.mechanisms.release import GaussianSeries
+from halfmask.accounting.events import (
+    Event,
+    GaussianEvent,
+    PoissonGaussianEvent,
+    RandomizedResponseEvent,
+)
+from halfmask.accounting.relations import Relation
+from halfmask.errors import ReplayError
+from halfmask.mechanisms.release import Budget, Door, Releaser
+from halfmask.mechanisms.sampling import Indices
+from halfmask.model import Model
 
 Floats = NDArray[np.float64]
 
+NOT_PRIVATE = (
+    "Not private: an audit fitted this model, kept the exact value of every release and charged no "
+    "ledger. Fit the estimator itself for a model to hand on."
+)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Seen:
-    """One released value with its public noise level; `rate` < 1 for a Poisson batch."""
+class Release:
+    """One value that left a training, with and without its noise.
 
+    `noise_std` is that of the noise on each number, and `mu` the most that the distance of two
+    neighbours' exact values may be of it. A sampled step has the rows it drew in `rows` (of units,
+    where the schema has one), its value is a sum over them, and `mu` counts if a neighbour's row is
+    among them. For randomised response both are NaN: `event` has its epsilon.
+    """
+
+    what: str
     value: Floats
-    std: float
-    rate: float = 1.0
+    noise_std: float
+    noisy: Floats
+    mu: float
+    event: Event
+    rows: Indices | None = None
+    out_of: int | None = None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether it is about a secret draw of rows."""
+        return isinstance(self.event, PoissonGaussianEvent) and self.event.rate < 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Transcript:
+    """All that a training released, in order, what it charged for it, and the fitted estimator.
+
+    It holds exact private values: it is not covered by any guarantee.
+    """
+
+    releases: tuple[Release, ...]
+    events: tuple[Event, ...]
+    released: tuple[str, ...]
+    relation: Relation
+    model: Any = None
+    paddings: tuple[np.random.Generator, ...] = ()
+
+    @property
+    def mu(self) -> float | None:
+        """What was charged in all, where every event is an unsampled Gaussian one; else None."""
+        total = 0.0
+        for event in self.events:
+            if not isinstance(event, GaussianEvent):
+                return None
+            total += event.count * getattr(event, self.relation) ** 2
+        return math.sqrt(total)
+
+    def moves(self, other: Transcript) -> Floats:
+        """How far apart the exact values of each release are, in units of its noise."""
+        pairs = zip(self.releases, other.releases, strict=True)
+        return np.array(
+            [np.linalg.norm(one.value - two.value) / one.noise_std for one, two in pairs]
+        )
+
+    def same_model(self, other: Transcript) -> bool:
+        """Whether both fits ended in one model, as they must on neighbours.
+
+        A model is made of noisy values and public ones. What differs did not pass the noise.
+        """
+        mine, theirs = self.model.model_, other.model.model_
+        ours, others = mine.arrays(), theirs.arrays()
+        return (
+            _described(mine) == _described(theirs)
+            and ours.keys() == others.keys()
+            and all(_same(ours[name], others[name]) for name in ours)
+        )
 
 
 class _LastReleaseSeenError(Exception):
     """Ends a run after its last release: the rest is post-processing, which tells nothing more."""
 
 
-@contextmanager
-def recording(last: int | None = None) -> Iterator[list[Seen]]:
-    """Note every release made inside the block; leave it after release number `last`."""
-    seen: list[Seen] = []
-    series, step = GaussianSeries.release, PrivateStep.release
+class Recorder(Releaser):
+    """Notes what leaves, with and without noise, and what was drawn in secret.
 
-    def note(released: Seen) -> None:
-        seen.append(released)
-        if len(seen) == last:
+    After release number `last` the run is ended: see `run`.
+    """
+
+    notes = (NOT_PRIVATE,)
+
+    def __init__(self, *given: Any, last: int | None = None, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.releases: list[Release] = []
+        self.paddings: list[np.random.Generator] = []
+        self._last = last
+        self._own_plan = True
+        self._rows: Indices | None = None
+        self._out_of: int | None = None
+
+    def run(self, fit: Callable[[Any, Releaser], Any], given: Any) -> Transcript:
+        """The transcript of `fit(given, self)`."""
+        with suppress(_LastReleaseSeenError):
+            fit(given, self)
+        return self.transcript()
+
+    def transcript(self, model: Any = None) -> Transcript:
+        """What was noted so far."""
+        return Transcript(
+            releases=tuple(self.releases),
+            events=self.events,
+            released=self.released,
+            relation=self.relation,
+            model=model,
+            paddings=tuple(self.paddings),
+        )
+
+    def beside(self, budget: Budget) -> Recorder:
+        """Another party's door, seen by the same observer: its charges are its own."""
+        other = copy.copy(self)
+        other._budget, other._own_plan = budget, False
+        other._events, other._released, other._plan, other._charge = [], [], [], None
+        return other
+
+    def last_again(self) -> Release:
+        """The last release with fresh noise."""
+        last = self.releases[-1]
+        return replace(last, noisy=self._add(last.value, last.noise_std))
+
+    def noisy(
+        self, value: Floats, noise_std: float, event: Event | None = None, what: str = ""
+    ) -> Floats:
+        """The value with noise, noted."""
+        assert event is not None
+        self.pay()
+        return self._note(value, noise_std, event, what, lambda: self._add(value, noise_std))
+
+    def answered(self, answers: Floats, epsilon: float, what: str) -> Floats:
+        """Answers of which some are flipped, noted."""
+        self.pay()
+        event = RandomizedResponseEvent(epsilon=epsilon, categories=2)
+        return self._note(answers, math.nan, event, what, lambda: self._flip(answers, epsilon))
+
+    def batch(self, rows: int, draw: Callable[[], Indices]) -> Indices:
+        """The drawn rows, noted with the release that follows."""
+        self._rows, self._out_of = self._drawn(rows, draw), rows
+        return self._rows
+
+    def padding(self) -> np.random.Generator:
+        """Secret randomness, of which a copy is kept."""
+        self.paddings.append(self._padding())
+        return copy.deepcopy(self.paddings[-1])
+
+    def _note(
+        self,
+        value: Floats,
+        noise_std: float,
+        event: Event,
+        what: str,
+        noisy: Callable[[], Floats],
+    ) -> Floats:
+        release = Release(
+            what=what,
+            value=np.array(value, dtype=np.float64),
+            noise_std=noise_std,
+            noisy=np.zeros(0),
+            mu=_paid(event, self.relation),
+            event=event,
+            rows=self._rows,
+            out_of=self._out_of,
+        )
+        self._check(release)
+        self.releases.append(replace(release, noisy=np.array(noisy(), dtype=np.float64)))
+        self._rows = self._out_of = None
+        if len(self.releases) == self._last:
             raise _LastReleaseSeenError
+        return self.releases[-1].noisy.copy()
 
-    def series_release(self: GaussianSeries, value: Floats) -> Floats:
-        released = series(self, value)
-        note(Seen(value=np.array(released), std=self._noise_std))
-        return released
+    def _check(self, release: Release) -> None:
+        """Nothing to compare a recording with."""
 
-    def step_release(self: PrivateStep, contributions: RowContributions) -> Floats:
-        released = step(self, contributions)
-        total = np.array(released) * (self._rate * self._rows)
-        note(Seen(value=total, std=self._noise_std, rate=self._rate))
-        return released
+    def _add(self, value: Floats, noise_std: float) -> Floats:
+        return super().noisy(value, noise_std)
 
-    with _doors(series_release, step_release), suppress(_LastReleaseSeenError):
-        yield seen
+    def _flip(self, answers: Floats, epsilon: float) -> Floats:
+        return super().answered(answers, epsilon, "")
 
+    def _drawn(self, rows: int, draw: Callable[[], Indices]) -> Indices:
+        return super().batch(rows, draw)
 
-@contextmanager
-def replaying(seen: Sequence[Seen], *, unit: int = 0) -> Iterator[list[Floats]]:
-    """Hand out `seen` again; note the exact values, for a Poisson batch those of `unit` alone."""
-    exact: list[Floats] = []
-
-    def answer(value: Floats) -> Floats:
-        exact.append(np.array(value, dtype=np.float64))
-        if len(exact) == len(seen):
-            raise _LastReleaseSeenError
-        return seen[len(exact) - 1].value
-
-    def series_release(self: GaussianSeries, value: Floats) -> Floats:
-        return answer(value)
-
-    def step_release(self: PrivateStep, contributions: RowContributions) -> Floats:
-        # Without sampling the sum of all rows is released, and the observer knows the others.
-        rows = np.arange(self._rows) if self._rate == 1 else np.array([unit])
-        weights = clip_weights(contributions.norms(rows), self._clip_norm)
-        total = answer(contributions.weighted_sum(rows, weights))
-        return total / (self._rate * self._rows)
-
-    with _doors(series_release, step_release), suppress(_LastReleaseSeenError):
-        yield exact
+    def _padding(self) -> np.random.Generator:
+        return super().padding()
 
 
-@contextmanager
-def _doors(series_release: Any, step_release: Any) -> Iterator[None]:
-    """Replace the two doors; a process plays one game at a time."""
-    series, step = GaussianSeries.release, PrivateStep.release
-    GaussianSeries.release = series_release  # type: ignore[method-assign]
-    PrivateStep.release = step_release  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        GaussianSeries.release = series  # type: ignore[method-assign]
-        PrivateStep.release = step  # type: ignore[method-assign]
+class Replayer(Recorder):
+    """Hands out what a transcript has instead of drawing, and refuses to leave its plan.
+
+    With `alone`, a sampled step is about that row alone, whether or not it was drawn: what it would
+    add. After the first `until` releases it records afresh.
+    """
+
+    def __init__(
+        self,
+        transcript: Transcript,
+        *given: Any,
+        alone: int | None = None,
+        until: int | None = None,
+        **named: Any,
+    ) -> None:
+        super().__init__(*given, **named)
+        self._told, self._alone, self._until = transcript, alone, until
+        if transcript.relation != self.relation:
+            raise ReplayError(
+                f"The transcript is of a training under {transcript.relation!r}, this one is under "
+                f"{self.relation!r}."
+            )
+
+    def open(self, event: Event, what: str, *, in_parts: bool = False) -> None:
+        """As recorded, or a ReplayError."""
+        if not self._own_plan:
+            super().open(event, what, in_parts=in_parts)
+            return
+        place = len(self.events) + len(self._plan)
+        recorded = list(zip(self._told.events, self._told.released, strict=True))[place:]
+        check_equal(f"plan, part {place + 1}", (event, what), recorded[0] if recorded else None)
+        super().open(event, what, in_parts=in_parts)
+
+    def _check(self, release: Release) -> None:
+        recorded = self._next()
+        where = f"release {len(self.releases) + 1}"
+        check_equal(f"{where}, its name", release.what, recorded.what)
+        check_equal(f"{where}, its shape", release.value.shape, recorded.value.shape)
+        if not math.isnan(recorded.noise_std):
+            check_equal(f"{where}, its noise_std", release.noise_std, recorded.noise_std)
+
+    def _next(self) -> Release:
+        if len(self.releases) == len(self._told.releases):
+            raise ReplayError(
+                f"The recorded training made {len(self.releases)} releases, this one makes more. "
+                + LEAK
+            )
+        return self._told.releases[len(self.releases)]
+
+    @property
+    def _afresh(self) -> bool:
+        return self._until is not None and len(self.releases) >= self._until
+
+    def _add(self, value: Floats, noise_std: float) -> Floats:
+        return super()._add(value, noise_std) if self._afresh else self._next().noisy
+
+    def _flip(self, answers: Floats, epsilon: float) -> Floats:
+        return super()._flip(answers, epsilon) if self._afresh else self._next().noisy
+
+    def _drawn(self, rows: int, draw: Callable[[], Indices]) -> Indices:
+        if self._afresh:
+            return super()._drawn(rows, draw)
+        recorded = self._next()
+        where = f"release {len(self.releases) + 1}, rows to draw from"
+        check_equal(where, rows, recorded.out_of)
+        assert recorded.rows is not None
+        if self._alone is not None and recorded.sampled:
+            return np.array([self._alone])
+        return recorded.rows
+
+    def _padding(self) -> np.random.Generator:
+        place = len(self.paddings)
+        if place == len(self._told.paddings):
+            raise ReplayError("The recorded training padded fewer rows than this one. " + LEAK)
+        return copy.deepcopy(self._told.paddings[place])
+
+
+def recorded(run: Callable[[Door], Any]) -> Transcript:
+    """What `run` releases through the door that it is handed, with what it returns as the model."""
+    return _through(Recorder, run)
+
+
+def replayed(
+    transcript: Transcript, run: Callable[[Door], Any], *, alone: int | None = None
+) -> Transcript:
+    """The same for a run that is handed the noisy values and draws of `transcript`.
+
+    A run that plans other releases raises ReplayError.
+    """
+    told = _through(partial(Replayer, transcript, alone=alone), run)
+    check_equal("plan", len(told.events), len(transcript.events))
+    check_equal("number of releases", len(told.releases), len(transcript.releases))
+    return told
+
+
+def _through(door: Callable[..., Recorder], run: Callable[[Door], Any]) -> Transcript:
+    opened: list[Recorder] = []
+
+    def opening(*given: Any, **named: Any) -> Releaser:
+        opened.append(door(*given, **named))
+        return opened[-1]
+
+    model = run(opening)
+    (recorder,) = opened
+    return recorder.transcript(model)
+
+
+LEAK = (
+    "Between frames that differ in private values alone this shows without any noise, and is a "
+    "leak; other frames, options or versions cannot be replayed."
+)
+
+
+def check_equal(where: str, found: object, recorded: object) -> None:
+    """Raise a ReplayError where a replay is not what was recorded."""
+    if found != recorded:
+        raise ReplayError(f"The {where}: recorded {recorded}, replayed {found}. {LEAK}")
+
+
+def learnt(model: Model) -> str:
+    """What the encoding of a model learnt: levels, bins, classes."""
+    encoder = None if model.encoder is None else model.encoder.to_json()
+    return json.dumps([encoder, repr(model.classes)], sort_keys=True)
 
 
 def log_likelihood_ratio(
-    seen: Sequence[Seen], first: Sequence[Floats], second: Sequence[Floats]
+    seen: Sequence[Release], first: Sequence[Floats], second: Sequence[Floats]
 ) -> float:
     """log P[seen | second] − log P[seen | first]; a Poisson batch is a mixture with its rate."""
     total = 0.0
@@ -112,20 +361,39 @@ def log_likelihood_ratio(
     return total
 
 
-def _log_density(release: Seen, mean: Floats) -> float:
-    """Up to a constant: log of the density at `release.value` relative to that of mean zero."""
-    product = float(np.vdot(release.value, mean)) - float(np.vdot(mean, mean)) / 2
-    tilt = product / release.std**2
-    if release.rate == 1:
+def _log_density(release: Release, mean: Floats) -> float:
+    """Up to a constant: log of the density at what was released, relative to that of mean zero."""
+    event = release.event
+    if isinstance(event, RandomizedResponseEvent):
+        return event.epsilon * float(np.count_nonzero(release.noisy == mean))
+    product = float(np.vdot(release.noisy, mean)) - float(np.vdot(mean, mean)) / 2
+    tilt = product / release.noise_std**2
+    if not (isinstance(event, PoissonGaussianEvent) and event.rate < 1):
         return tilt
-    return float(np.logaddexp(math.log1p(-release.rate), math.log(release.rate) + tilt))
+    return float(np.logaddexp(math.log1p(-event.rate), math.log(event.rate) + tilt))
 
 
-def distance(seen: Sequence[Seen], first: Sequence[Floats], second: Sequence[Floats]) -> float:
-    """How far apart the two inputs are, in units of noise, over all releases."""
-    return math.sqrt(
-        sum(
-            float(np.sum((other - one) ** 2)) / release.std**2
-            for release, one, other in zip(seen, first, second, strict=True)
-        )
+def _paid(event: Event, relation: Relation) -> float:
+    """The most that was charged for a move in units of noise."""
+    if isinstance(event, GaussianEvent):
+        return float(getattr(event, relation))
+    if isinstance(event, PoissonGaussianEvent):
+        apart = math.sqrt(2) if event.contribution == "label" else 2.0
+        return (apart if relation == "replace" else 1.0) / event.noise_multiplier
+    return math.nan
+
+
+def _described(model: Model) -> str:
+    facts: Sequence[object] = (
+        learnt(model),
+        model.method,
+        model.reason,
+        sorted(model.details.items()),
+        model.privacy.to_json(),
     )
+    return repr(facts)
+
+
+def _same(one: NDArray[Any], two: NDArray[Any]) -> bool:
+    numbers = one.dtype.kind == "f"
+    return one.shape == two.shape and np.array_equal(one, two, equal_nan=numbers)

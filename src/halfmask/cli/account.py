@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from halfmask.accounting.budget import printed
 from halfmask.accounting.relations import PAIRS
 from halfmask.cli.output import emit, json_option
 from halfmask.errors import InputError
@@ -106,7 +107,7 @@ def account(
     }
     rows = "all rows" if q == 1 else f"rows sampled at rate {q:g}"
     text = (
-        f"epsilon {claimed:.6g} at delta {delta:g} ({relation}): {steps} steps on {rows}, "
+        f"epsilon {printed(claimed)} at delta {delta:g} ({relation}): {steps} steps on {rows}, "
         f"noise multiplier {noise:.6g}"
     )
     emit(data, text, as_json)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from halfmask.accounting.budget import printed
 from halfmask.cli.output import emit, json_option, reporting
 
 NEXT = """Now your own file:
@@ -121,7 +122,7 @@ def _table(rows: list[dict[str, Any]]) -> object:
     for heading in ("model", "test accuracy", "guarantee (replace, delta 1e-6)", "private columns"):
         table.add_column(heading)
     for row in rows:
-        promise = "none" if row["epsilon"] is None else f"epsilon {row['epsilon']:.4g}"
+        promise = "none" if row["epsilon"] is None else f"epsilon {printed(row['epsilon'])}"
         names = row.get("private", ["none"])
         private = ", ".join(names) if len(names) < 10 else f"all {len(names) - 1}, and {names[-1]}"
         table.add_row(row["model"], f"{row['accuracy']:.4f}", promise, private)

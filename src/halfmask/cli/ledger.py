@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfmask.accounting.budget import printed, printed_room
 from halfmask.accounting.relations import RELATIONS
 from halfmask.cli.output import emit, json_option
 
@@ -49,7 +50,7 @@ def show(*, file: Path, as_json: bool) -> None:
 
     book = Ledger.open(file)
     entries, spent, adaptive = book.entries(), book.spent(), book.holds_if_adaptive()
-    data = {
+    data: dict[str, Any] = {
         **_budget(file, book),
         "spent": spent,
         "left": max(0.0, book.epsilon - spent),
@@ -70,7 +71,7 @@ def show(*, file: Path, as_json: bool) -> None:
         charged = "; ".join(describe(event) for event in entry.events) or "nothing"
         seeded = "; NOT PRIVATE: seeded noise can be drawn again" if entry.seeded else ""
         lines.append(f"  {entry.seq:>3}  {entry.time}  {entry.what}: {charged}{seeded}")
-    lines.append(f"spent epsilon {spent:.6g}, left {data['left']:.6g}")
+    lines.append(f"spent epsilon {printed(spent)}, left {printed_room(data['left'])}")
     if not adaptive:
         lines.append(_FIXED_BEFOREHAND)
     emit(data, "\n".join(lines), as_json)
@@ -116,4 +117,4 @@ def _budget(file: Path, book: Ledger) -> dict[str, Any]:
 
 
 def _words(book: Ledger) -> str:
-    return f"budget epsilon {book.epsilon:g} at delta {book.delta:g} ({book.relation})"
+    return f"budget epsilon {printed(book.epsilon)} at delta {book.delta:g} ({book.relation})"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfmask.accounting.budget import printed
 from halfmask.accounting.relations import RELATIONS
 from halfmask.cli.output import emit, json_option
 from halfmask.cli.vertical_network import join, serve
@@ -232,7 +233,7 @@ def _text(simulation: Simulation, statements: dict[str, dict[str, Any]]) -> obje
         table.add_row(
             name,
             str(len(statement["private"])),
-            "none" if epsilon is None else f"{epsilon:.4g}",
+            "none" if epsilon is None else printed(epsilon),
             str(statement["relation"]),
         )
     lines = [f"train log loss {simulation.train_loss:.4f} (not covered by the guarantee)"]

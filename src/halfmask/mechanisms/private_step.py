@@ -7,6 +7,7 @@ docs/proofs/poisson_gaussian.md.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import Protocol
 
@@ -26,11 +27,29 @@ Floats = NDArray[np.float64]
 class RowContributions(Protocol):
     """What each row (or each unit, where units are protected) adds to the sum."""
 
+    def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
+        """Σ of the contributions of `rows`, each scaled down to norm at most `clip_norm`.
+
+        One that is not finite adds zero; without rows it is zeros of the right shape.
+        """
+
+
+class WeighedRows(ABC):
+    """Contributions whose norms are found first and whose sum takes weights: clipped here."""
+
+    @abstractmethod
     def norms(self, rows: Indices) -> Floats:
         """The Euclidean norm of each row's contribution."""
 
+    @abstractmethod
     def weighted_sum(self, rows: Indices, weights: Floats) -> Floats:
         """Σ weight·contribution over `rows`; zeros of the right shape where there are none."""
+
+    def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
+        """The sum with the weights that bring every norm to at most `clip_norm`."""
+        weights = clip_weights(self.norms(rows), clip_norm)
+        kept = weights > 0
+        return self.weighted_sum(rows[kept], weights[kept])
 
 
 class PrivateStep:
@@ -84,9 +103,7 @@ class PrivateStep:
         self._pay()  # before a row is drawn
         self._left -= 1
         batch = self._batch(self._rows, lambda: poisson_rows(self._rows, self._rate, self._noise))
-        weights = clip_weights(contributions.norms(batch), self._clip_norm)
-        kept = weights > 0
-        total = contributions.weighted_sum(batch[kept], weights[kept])
+        total = contributions.clipped_sum(batch, self._clip_norm)
         std = widened_std(
             self._noise_std,
             total.size,

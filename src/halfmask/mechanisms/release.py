@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,19 @@ from numpy.typing import NDArray
 from halfmask.accounting.events import Event, GaussianEvent, RandomizedResponseEvent
 from halfmask.accounting.relations import Relation
 from halfmask.errors import AccountingError, InputError
-from halfmask.mechanisms.noise import NoiseSource, add_gaussian, noise_grid, padding_generator
+from halfmask.mechanisms.noise import (
+    NoiseSource,
+    add_gaussian,
+    noise_grid,
+    noise_source,
+    padding_generator,
+)
 from halfmask.mechanisms.sampling import Indices
 from halfmask.mechanisms.shards import ALONE, Shards
+
+if TYPE_CHECKING:
+    from halfmask.mechanisms.paid_rows import PaidRows
+    from halfmask.mechanisms.private_step import PrivateStep
 
 Floats = NDArray[np.float64]
 
@@ -219,9 +229,18 @@ class Releaser:
         return series.release(value)
 
     def gaussian_series(
-        self, *, sensitivity: Sensitivity, noise_std: float, count: int, what: str
+        self,
+        *,
+        sensitivity: Sensitivity,
+        noise_std: float,
+        count: int,
+        what: str,
+        left: int | None = None,
     ) -> GaussianSeries:
-        """Up to `count` noisy values, charged once and in full before the first."""
+        """Up to `count` noisy values, charged once and in full before the first.
+
+        `left` of them, where the series goes on in another process that charged for all.
+        """
         if count < 1:
             raise InputError(f"Expected count >= 1 releases, got {count}.")
         noise_grid(noise_std)  # refuses noise that cannot be drawn before anything is charged
@@ -230,14 +249,59 @@ class Releaser:
             withhold=sensitivity.withhold / noise_std,
             count=count,
         )
-        self.open(event, what)
+        if left is None:
+            self.open(event, what)
         return GaussianSeries(
             sensitivity,
             noise_std,
-            count,
-            self.noise,
+            count if left is None else left,
             add=lambda value, std: self.noisy(value, std, event, what),
         )
+
+    def poisson_steps(
+        self,
+        *,
+        rows: int,
+        rate: float,
+        clip_norm: float,
+        noise_multiplier: float,
+        steps: int,
+        what: str,
+        **how: Any,
+    ) -> PrivateStep:
+        """`steps` noisy means of clipped rows over Poisson batches; charged before the first.
+
+        Guarantee: docs/proofs/poisson_gaussian.md.
+        """
+        from halfmask.mechanisms.private_step import PrivateStep
+
+        return PrivateStep(
+            self,
+            rows=rows,
+            rate=rate,
+            clip_norm=clip_norm,
+            noise_multiplier=noise_multiplier,
+            steps=steps,
+            what=what,
+            **how,
+        )
+
+    def paid_rows(
+        self, *, rows: int, sensitivity: Sensitivity, noise_std: float, count: int, what: str
+    ) -> PaidRows:
+        """Noisy statistics of batches, `count` about each row; charged before the first.
+
+        Guarantee: docs/proofs/fdml.md.
+        """
+        from halfmask.mechanisms.paid_rows import PaidRows
+
+        return PaidRows(
+            self, rows=rows, sensitivity=sensitivity, noise_std=noise_std, count=count, what=what
+        )
+
+    def unpaid_normal(self, size: int) -> Floats:
+        """Standard normals for noise as a paper has it: no guarantee, and nothing is charged."""
+        return self.noise.normal(size)
 
     def randomised_response(self, answers: Floats, *, epsilon: float, what: str) -> Floats:
         """0/1 `answers`, each flipped with probability 1/(1 + e^ε); charged first.
@@ -277,6 +341,15 @@ class Releaser:
         return padding_generator(self.noise)
 
 
+Door = Callable[..., Releaser]
+"""Makes a releaser of a budget: tests and audits have their own."""
+
+
+def system_door(budget: Budget, **how: Any) -> Releaser:
+    """The door with noise of the operating system."""
+    return Releaser(budget, noise_source(), **how)
+
+
 def _counted(words: Iterable[str]) -> list[str]:
     """The words in order, those that follow their likes counted."""
     groups = [(word, len(list(same))) for word, same in groupby(words)]
@@ -291,14 +364,13 @@ class GaussianSeries:
         sensitivity: Sensitivity,
         noise_std: float,
         count: int,
-        noise: NoiseSource,
         *,
-        add: Callable[[Floats, float], Floats] | None = None,
+        add: Callable[[Floats, float], Floats],
     ) -> None:
         self._sensitivity = sensitivity
         self._noise_std = noise_std
         self._left = count
-        self._add = add or (lambda value, std: add_gaussian(value, std, noise))
+        self._add = add
 
     def release(self, value: Floats) -> Floats:
         """The next noisy value."""

@@ -223,8 +223,7 @@ def _fit(
     if not (rows.label_private or rows.private.shape[1]):
         raise InputError("Nothing is private: any ordinary method serves better.")
     settings = settings_of(table, rows, releaser.relation, epsilon, delta, config)
-    step = PrivateStep(
-        releaser,
+    step = releaser.poisson_steps(
         rows=table.units,
         rate=settings.rate,
         clip_norm=settings.clip_norm,

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.losses import Loss, default_loss, loss_named, public_slope
+from halfmask.mechanisms.private_step import WeighedRows
 from halfmask.mechanisms.sampling import Indices
 from halfmask.methods.gd import coded_targets
 from halfmask.table import Table
@@ -93,7 +94,7 @@ class SplitRows:
         return float(np.mean(self.loss.value(scores, self.target)))
 
 
-class SplitContributions:
+class SplitContributions(WeighedRows):
     """What each row, or each unit, adds to the private gradient at `coef`.
 
     (slope - padded slope) ⊗ p on the public columns and slope ⊗ x on the private ones.

@@ -81,45 +81,13 @@ class MlpGradients:
         `StructuredRows` pair every row with its padding; `padded` pairs plain rows with any other.
         The result is overwritten by the next call.
         """
-        return self.fused(rows, targets, clip_norm, padded=padded)[1]
-
-    def fused(
-        self,
-        rows: Tensor | StructuredRows,
-        targets: Tensor,
-        clip_norm: float,
-        *,
-        padded: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """The norms of all rows (float64), and the sum of `clipped_sum`, from one pass."""
-        norms = torch.zeros(len(rows), dtype=torch.float64)
-
-        def weigh(found: Tensor, some: slice) -> Tensor:
-            norms[some] = found
-            return clip_weights(found, clip_norm)
-
-        return norms, self._run(rows, targets, weigh, padded)
-
-    def weighted_sum(
-        self,
-        rows: Tensor | StructuredRows,
-        targets: Tensor,
-        weights: Tensor,
-        *,
-        padded: Tensor | None = None,
-    ) -> Tensor:
-        """Σ_rows weight · gradient for given weights; rows without a finite norm add zero."""
-
-        def weigh(found: Tensor, some: slice) -> Tensor:
-            return torch.where(torch.isfinite(found), weights[some].double(), 0.0)
-
-        return self._run(rows, targets, weigh, padded)
+        return self._run(rows, targets, lambda norms: clip_weights(norms, clip_norm), padded)
 
     def _run(
         self,
         rows: Tensor | StructuredRows,
         targets: Tensor,
-        weigh: Callable[[Tensor, slice], Tensor],
+        weigh: Callable[[Tensor], Tensor],
         padded: Tensor | None,
     ) -> Tensor:
         lookup = None
@@ -133,7 +101,7 @@ class MlpGradients:
                 some = slice(low, low + self._chunk)
                 batch = rows.take(some) if isinstance(rows, StructuredRows) else rows[some]
                 pair = None if padded is None else padded[some]
-                self._add(batch, targets[some], _at(weigh, some), pair, lookup)
+                self._add(batch, targets[some], weigh, pair, lookup)
                 if whole is not None:
                     whole.add_(self._total)
                     self._total.zero_()
@@ -279,10 +247,6 @@ class MlpGradients:
             kept = torch.empty(rows, width, dtype=self._total.dtype, device=self._total.device)
             self._buffers[name, width] = kept
         return kept[:rows]
-
-
-def _at(weigh: Callable[[Tensor, slice], Tensor], some: slice) -> Callable[[Tensor], Tensor]:
-    return lambda norms: weigh(norms, some)
 
 
 def _square(rows: Tensor) -> Tensor:

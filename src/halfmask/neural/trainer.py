@@ -121,8 +121,7 @@ def plan_steps(
     in_parts: bool = False,
 ) -> PrivateStep:
     """Open the private steps of a run on `rows` rows of this machine, but for those `done`."""
-    return PrivateStep(
-        releaser,
+    return releaser.poisson_steps(
         rows=rows,
         rate=config.rate,
         clip_norm=config.clip_norm,
@@ -180,7 +179,7 @@ def train_privately(
         fill = rows.fill
         draw = lambda batch: fill(batch, progress.padding)  # noqa: E731
     contributions = NetworkContributions(
-        gradients, rows.real, rows.labels, config.clip_norm, padded=draw, device=device
+        gradients, rows.real, rows.labels, padded=draw, device=device
     )
     every = config.steps if checkpoint is None else checkpoint.every
     while step is not None and progress.step < config.steps:

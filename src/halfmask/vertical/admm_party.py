@@ -14,7 +14,6 @@ import numpy as np
 
 from halfmask.errors import InputError
 from halfmask.mechanisms.clipping import norm_of
-from halfmask.mechanisms.noise import NoiseSource
 from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
 from halfmask.vertical.block import Ball, Block, Constraint, Regulariser, Vector
 from halfmask.vertical.rows import bounded_rows, row_parts
@@ -127,7 +126,6 @@ class AdmmParty:
         constraint: Constraint = None,
         noise: ShareNoise | None = None,
         releaser: Releaser | None = None,
-        noise_source: NoiseSource | None = None,
         name: str = "party",
         paid_rounds: int | None = None,
     ) -> None:
@@ -151,10 +149,10 @@ class AdmmParty:
         self.strength, self.regulariser, self.constraint = strength, regulariser, constraint
         self.x: Vector = np.zeros(self.block.columns)
         self.released: Vector = np.zeros(self.block.rows)
-        self._noise_source = noise_source
+        self._releaser = releaser
         self._series = self._open_series(releaser, name) if self.noise.is_private else None
-        if self.noise.kind == "as-written" and noise_source is None:
-            raise InputError("As-written noise needs a noise source.")
+        if self.noise.kind == "as-written" and releaser is None:
+            raise InputError("As-written noise needs a releaser, which draws it.")
 
     def _open_series(self, releaser: Releaser | None, name: str) -> GaussianSeries:
         if releaser is None:
@@ -170,13 +168,12 @@ class AdmmParty:
         withhold = math.sqrt(0.5) if self.noise.kind == "row" else 1.0
         sensitivity = Sensitivity(replace=1.0, withhold=withhold)
         std = math.sqrt(self.noise.rounds) / self.noise.ratio
-        if self._paid_rounds is not None:
-            return GaussianSeries(sensitivity, std, self._paid_rounds, releaser.noise)
         return releaser.gaussian_series(
             sensitivity=sensitivity,
             noise_std=std,
             count=self.noise.rounds,
             what=f"ADMM shares of {name} ({self.noise.kind} noise)",
+            left=self._paid_rounds,
         )
 
     @property
@@ -207,8 +204,8 @@ class AdmmParty:
             start=self.x,
         )
         if self.noise.kind == "as-written":
-            assert self._noise_source is not None
-            self.x = self.x + self.noise.std * self._noise_source.normal(len(self.x))
+            assert self._releaser is not None
+            self.x = self.x + self.noise.std * self._releaser.unpaid_normal(len(self.x))
         exact = self.block.scores(self.x)
         self.released = exact if self._series is None else self._protect(exact, target, kappa)
         return self.released

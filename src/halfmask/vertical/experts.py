@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import GaussianEvent
-from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.errors import InputError
-from halfmask.mechanisms.noise import NoiseSource
-from halfmask.mechanisms.release import Budget, GaussianSeries, Releaser, Sensitivity
+from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
 from halfmask.vertical.aggregate import (
     BINS,
     count_costs,
@@ -38,7 +37,7 @@ from halfmask.vertical.newton import (
     noisy_newton,
 )
 from halfmask.vertical.party import Party
-from halfmask.vertical.stranger import RefusedError, number, numbers, word
+from halfmask.vertical.stranger import RefusedError, number, numbers
 
 DAMPING = 0.7
 """Weight of every expert but the first: the columns of one person repeat part of each other."""
@@ -54,7 +53,7 @@ _UNIT = Sensitivity(replace=1.0, withhold=1.0)  # of a count of labels
 
 
 class ExpertParty:
-    """A party's side: trains once, then scores rows it is asked about.
+    """A party's side: it trains once, and tells no score of a row.
 
     `ratio` is μ of everything released for one replaced row; `aggregate_share` is the part of μ²
     that counts of its training scores take (0: none are released).
@@ -73,7 +72,6 @@ class ExpertParty:
         release_model: bool = True,
         aggregate_share: float = 0.0,
         ids: Sequence[Any] | None = None,
-        queries: Mapping[str, Any] | None = None,
     ) -> None:
         if not 0 <= aggregate_share < 1:
             raise InputError(f"Expected 0 <= aggregate_share < 1, got {aggregate_share}.")
@@ -86,11 +84,9 @@ class ExpertParty:
         self.coefficients: Vector | None = None
         self._releaser = releaser
         self._release_model = release_model
-        self._queries = dict(queries or {})
         self.party = Party(name, rows=int(matrix.shape[0]), ids=ids)
         self.party.answers("expert-terms", self._terms)
         self.party.answers("expert-train", self._train)
-        self.party.answers("expert-score", self._score)
 
     @property
     def costs(self) -> ExpertCosts:
@@ -157,13 +153,6 @@ class ExpertParty:
                 "epsilon would be cut off."
             )
         return targets
-
-    def _score(self, request: Message) -> Message:
-        """Scores of rows that were opened for queries by name; training rows never are."""
-        name = word(request.values.get("rows") or "none", "rows")
-        if name not in self._queries:
-            raise InputError(f"Party {self.name!r} opened no rows named {name!r} to score.")
-        return request.reply(arrays={"scores": self.scores(self._queries[name])})
 
 
 def training_costs(
@@ -266,7 +255,7 @@ def _paid_by(party: str) -> str:
 
 
 def pay_for_labels(
-    coordinator: Coordinator, *, budget: Budget, epsilon: float, delta: float, noise: NoiseSource
+    coordinator: Coordinator, *, releaser: Releaser, epsilon: float, delta: float
 ) -> LabelTerms:
     """Charge all that a run of experts will spend of private labels in clear, then draw the prior.
 
@@ -286,8 +275,7 @@ def pay_for_labels(
         except RefusedError as error:
             raise PartyError(f"Party {name!r} does not say what it costs: {error}") from None
         costs[name] = GaussianEvent(replace=label, withhold=withhold)
-    ratio = PRIOR_SHARE * gaussian_mu(epsilon, delta)
-    releaser = Releaser(budget, noise, whole_plan=True)
+    ratio = PRIOR_SHARE * Budget(epsilon=epsilon, delta=delta).mu
     for name, event in costs.items():
         releaser.open(event, f"labels in the expert of {name}")
     return LabelTerms(

@@ -21,7 +21,6 @@ from typing import Any, Literal
 import numpy as np
 
 from halfmask.errors import InputError
-from halfmask.mechanisms.noise import NoiseSource
 from halfmask.mechanisms.paid_rows import PaidRows, Rows, batch_of
 from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.vertical.block import Vector
@@ -76,7 +75,6 @@ class FdmlParty:
         strength: float,
         noise: FdmlNoise | None = None,
         releaser: Releaser | None = None,
-        noise_source: NoiseSource | None = None,
         start: Vector | None = None,
         ids: Sequence[Any] | None = None,
     ) -> None:
@@ -89,9 +87,9 @@ class FdmlParty:
         self.party = Party(name, rows=rows, ids=ids)
         self.party.answers("fdml-scores", self._scores)
         self.party.answers("fdml-step", self._step)
-        self._source = noise_source
-        if self.noise.kind == "as-written" and noise_source is None:
-            raise InputError("As-written noise needs a source of noise.")
+        self._releaser = releaser
+        if self.noise.kind == "as-written" and releaser is None:
+            raise InputError("As-written noise needs a releaser, which draws it.")
         # The only two doors of row noise: both are paid for before the first batch.
         self._score_door: PaidRows | None = None
         self._step_door: PaidRows | None = None
@@ -105,8 +103,7 @@ class FdmlParty:
             raise InputError("Row noise needs a releaser with a ledger to charge.")
         if not (self.noise.ratio > 0 and self.noise.epochs > 0):
             raise InputError("Row noise needs a ratio > 0 and epochs > 0.")
-        return PaidRows(
-            releaser,
+        return releaser.paid_rows(
             rows=self.party.rows,
             sensitivity=Sensitivity(replace=2 * bound, withhold=bound),
             noise_std=2 * bound * math.sqrt(2 * self.noise.epochs) / self.noise.ratio,
@@ -127,8 +124,8 @@ class FdmlParty:
         else:
             scores = self._exact_scores(rows)
         if self.noise.kind == "as-written":
-            assert self._source is not None
-            scores = scores + self.noise.std * self._source.normal(len(scores))
+            assert self._releaser is not None
+            scores = scores + self.noise.std * self._releaser.unpaid_normal(len(scores))
         return request.reply(arrays={"scores": scores})
 
     def _step(self, request: Message) -> Message:

@@ -23,7 +23,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from halfmask.errors import BudgetExceededError, HalfmaskError
-from halfmask.mechanisms.noise import NoiseSource
+from halfmask.mechanisms.release import Door, system_door
 from halfmask.vertical.admm import AdmmConfig, run_admm, start_state
 from halfmask.vertical.channel import Channel, Message, PartyError
 from halfmask.vertical.coordinator import Coordinator
@@ -193,15 +193,13 @@ def coordinate(grid: Grid, context: Context) -> None:
     _finish(settings, "result.json", result)
 
 
-def run_method(
-    channel: Channel, settings: RunFile, noise: NoiseSource | None = None
-) -> dict[str, Any]:
+def run_method(channel: Channel, settings: RunFile, door: Door = system_door) -> dict[str, Any]:
     """Align, then experts or ADMM round by round; every finished round is stored.
 
     `noise` is for tests; no file can ask for noise that is not secret.
     """
     labels, ids = read_labels(settings)
-    holder = LabelHolder(settings, labels, noise)
+    holder = LabelHolder(settings, labels, door)
     coordinator = Coordinator(channel, labels, ids=ids)
     coordinator.align()
     hidden = holder.hidden()

@@ -18,7 +18,7 @@ import numpy as np
 from halfmask.accounting.ledger import Ledger
 from halfmask.accounting.ledger_file import locked, resolved
 from halfmask.errors import InputError
-from halfmask.mechanisms.noise import NoiseSource, noise_source
+from halfmask.mechanisms.release import Door, Releaser, system_door
 from halfmask.schema import Schema
 from halfmask.vertical.block import Vector
 from halfmask.vertical.coordinator import Coordinator
@@ -34,10 +34,10 @@ _BEGUN = ("run-id.json", "state.npz")
 class LabelHolder:
     """The labels (0 and 1) of one run, and what may be told of them."""
 
-    def __init__(self, settings: RunFile, labels: Vector, noise: NoiseSource | None = None) -> None:
+    def __init__(self, settings: RunFile, labels: Vector, door: Door = system_door) -> None:
         self._settings = settings
         self._labels = labels
-        self._noise = noise or noise_source()
+        self._door = door
         self._private = Schema.from_toml(settings.schema).label.role == "private"
         if settings.hide_labels is None and (settings.out / _HIDDEN).exists():
             raise InputError(
@@ -85,9 +85,7 @@ class LabelHolder:
         return LabelTerms(**kept)
 
     def _randomised(self, epsilon: float) -> dict[str, Any]:
-        hidden = hide_labels(
-            self._labels, epsilon=epsilon, ledger=self._ledger(epsilon), noise=self._noise
-        )
+        hidden = hide_labels(self._labels, epsilon=epsilon, releaser=self._releaser(epsilon))
         return {
             "epsilon": epsilon,
             "excess": hidden.excess,
@@ -99,13 +97,15 @@ class LabelHolder:
             epsilon = self._settings.label_epsilon
             return pay_for_labels(
                 coordinator,
-                budget=self._ledger(epsilon),
+                releaser=self._releaser(epsilon),
                 epsilon=epsilon,
                 delta=self._settings.delta,
-                noise=self._noise,
             )
         labels = self._labels if hidden is None else hidden.targets
         return LabelTerms(prior=class_prior(labels, private=False, ratio=1.0, releaser=None))
+
+    def _releaser(self, epsilon: float) -> Releaser:
+        return self._door(self._ledger(epsilon), whole_plan=True)
 
     def _ledger(self, epsilon: float) -> Ledger:
         if self._settings.ledger is not None:

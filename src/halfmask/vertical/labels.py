@@ -11,9 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from halfmask.accounting.ledger import BudgetLedger
 from halfmask.errors import InputError
-from halfmask.mechanisms.noise import NoiseSource
 from halfmask.mechanisms.release import Releaser
 from halfmask.vertical.block import Vector
 
@@ -32,9 +30,7 @@ class HiddenLabels:
         return 2 * self.targets - 1
 
 
-def hide_labels(
-    labels: Vector, *, epsilon: float, ledger: BudgetLedger, noise: NoiseSource
-) -> HiddenLabels:
+def hide_labels(labels: Vector, *, epsilon: float, releaser: Releaser) -> HiddenLabels:
     """Flip every 0/1 label with probability 1/(1 + e^ε); charged to the label holder's ledger.
 
     E[estimate] is the label: with flip probability q the estimate is (flipped - q)/(1 - 2q).
@@ -44,7 +40,7 @@ def hide_labels(
     values = np.asarray(labels, dtype=np.float64)
     if not np.isin(values, (0.0, 1.0)).all():
         raise InputError("Expected labels of two classes as 0 and 1.")
-    flipped = Releaser(ledger, noise).randomised_response(
+    flipped = releaser.randomised_response(
         values, epsilon=epsilon, what="labels by randomised response"
     )
     flip = 1 / (1 + math.exp(epsilon))

@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 
 from halfmask.accounting.budget import Budget
-from halfmask.accounting.ledger import Ledger
+from halfmask.accounting.ledger import Ledger, MemoryLedger
 from halfmask.accounting.relations import Relation, check_relation
 from halfmask.errors import InputError
 from halfmask.frames import check_columns
-from halfmask.mechanisms.noise import NoiseSource, noise_source
-from halfmask.mechanisms.release import Releaser
+from halfmask.mechanisms.release import Door, system_door
 from halfmask.schema import Schema
 from halfmask.table import Encoder, read_frame
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise, share_target
@@ -142,12 +141,12 @@ def sorted_rows(frame: Any, id_column: str, who: str) -> tuple[Any, list[Any]]:
 class NetworkParty:
     """A party as it answers messages from elsewhere: opened from its file, durable.
 
-    `noise` is for tests; no file can ask for noise that is not secret.
+    `door` is for tests; no file can ask for noise that is not secret.
     """
 
-    def __init__(self, settings: PartyFile, noise: NoiseSource | None = None) -> None:
+    def __init__(self, settings: PartyFile, door: Door = system_door) -> None:
         self.settings = settings
-        self._noise = noise or noise_source()
+        self._door = door
         schemas = party_schemas(Schema.from_toml(settings.schema))
         if settings.party not in schemas:
             raise InputError(f"The schema has no column of party {settings.party!r}.")
@@ -273,8 +272,11 @@ class NetworkParty:
             self._matrix,
             strength=own.strength,
             noise=noise,
-            releaser=Releaser(self._ledger(), self._noise) if noise.is_private else None,
-            noise_source=self._noise,
+            releaser=self._door(
+                self._ledger()
+                if noise.is_private
+                else MemoryLedger(epsilon=own.epsilon, delta=own.delta)
+            ),
             name=own.party,
             paid_rounds=None if before is None else own.rounds - before.round,
         )
@@ -306,7 +308,7 @@ class NetworkParty:
             self._matrix,
             rows=rows,
             ratio=self._ratio(training_costs(rows, 1.0, config, share).withhold),
-            releaser=Releaser(self._ledger(), self._noise, whole_plan=True),
+            releaser=self._door(self._ledger(), whole_plan=True),
             config=config,
             aggregate_share=share,
         )

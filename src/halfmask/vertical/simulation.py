@@ -106,8 +106,7 @@ def simulate_admm(
             regulariser=regulariser,
             constraint=constraint,
             noise=own,
-            releaser=doors.get(part.name),
-            noise_source=(budget or _NO_BUDGET).noise(index),
+            releaser=doors.get(part.name) or (budget or _NO_BUDGET).releaser(part.name, index),
             name=part.name,
         )
     targets = 2 * task.labels - 1
@@ -176,8 +175,7 @@ def simulate_fdml(
             part.train,
             strength=strength,
             noise=own,
-            releaser=doors.get(part.name),
-            noise_source=(budget or _NO_BUDGET).noise(index),
+            releaser=doors.get(part.name) or (budget or _NO_BUDGET).releaser(part.name, index),
             start=draw.normal(size=int(part.train.shape[1])) * 0.01,
         )
 
@@ -244,10 +242,9 @@ def simulate_experts(
         ledger = budget.label_ledger or MemoryLedger(epsilon=_UNLIMITED, delta=budget.delta)
         terms = pay_for_labels(
             coordinator,
-            budget=ledger,
+            releaser=budget.door(ledger, len(parties) + 1),
             epsilon=budget.epsilon,
             delta=budget.delta,
-            noise=budget.noise(len(parties) + 1),
         )
     else:
         labels = task.labels if hidden is None else hidden.targets
@@ -301,8 +298,8 @@ _UNLIMITED = 1e6
 def _hidden(task: Task, budget: Budget, epsilon: float) -> HiddenLabels:
     """Randomised labels, charged to the label holder's ledger before they are drawn."""
     ledger = budget.label_ledger or MemoryLedger(epsilon=epsilon, delta=1e-9)
-    source = budget.noise(len(task.columns))
-    return hide_labels(task.labels, epsilon=epsilon, ledger=ledger, noise=source)
+    releaser = budget.door(ledger, len(task.columns))
+    return hide_labels(task.labels, epsilon=epsilon, releaser=releaser)
 
 
 def _simulation(

@@ -12,7 +12,7 @@ from halfmask.accounting import budget
 from halfmask.accounting.ledger import BudgetLedger, MemoryLedger
 from halfmask.accounting.relations import Relation
 from halfmask.errors import InputError
-from halfmask.mechanisms.noise import NoiseSource, noise_source
+from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.vertical.block import Vector
 
@@ -67,11 +67,12 @@ class Budget:
         ledger = self.ledgers.get(name) or MemoryLedger(
             epsilon=self.epsilon, delta=self.delta, relation=self.relation
         )
-        return Releaser(ledger, self.noise(index), whole_plan=True)
+        return self.door(ledger, index)
 
-    def noise(self, index: int) -> NoiseSource:
-        """The noise of the party at `index`; unsafe seeds differ between parties."""
-        return noise_source(None if self.unsafe_seed is None else 1009 * self.unsafe_seed + index)
+    def door(self, ledger: BudgetLedger, index: int) -> Releaser:
+        """A door with noise of its own; unsafe seeds differ between parties."""
+        seed = None if self.unsafe_seed is None else 1009 * self.unsafe_seed + index
+        return Releaser(ledger, noise_source(seed), whole_plan=True)
 
     def ratio(self, withhold_share: float) -> float:
         """μ for one replaced row, where a withheld row has `withhold_share` of it."""

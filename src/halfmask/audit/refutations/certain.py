@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import GaussianEvent, RandomizedResponseEvent
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
@@ -45,7 +46,7 @@ def column_space_noise(epsilon: float, delta: float, *, corrected: bool) -> Game
             blocks[second],
             strength=1.0,
             noise=ShareNoise(kind="as-written", std=std),
-            noise_source=noise_source(),
+            releaser=Releaser(MemoryLedger(epsilon=epsilon, delta=delta), noise_source()),
         )
         share = party.share(residual=-target, dual=np.zeros(2), rho=1.0, divisor=1)
         return float(abs(share[0] - share[1]) - abs(share[0] + share[1]))
@@ -74,8 +75,8 @@ def dual_labels(epsilon: float, delta: float, *, corrected: bool) -> Game:
         targets = 2 * labels - 1
         if corrected:
             ledger = MemoryLedger(epsilon=epsilon, delta=delta, relation="replace")
-            hidden = hide_labels(labels, epsilon=epsilon, ledger=ledger, noise=noise_source())
-            targets = hidden.signed
+            door = Releaser(ledger, noise_source())
+            targets = hide_labels(labels, epsilon=epsilon, releaser=door).signed
         party = _Listener(np.array([[1.0], [0.5], [-0.5]]))
         run_admm(party, targets, AdmmConfig(loss="squared", rounds=2))
         # The first dual of the squared loss falls as the label rises.
@@ -112,7 +113,7 @@ class _Listener:
 
 def one_byte_seed(epsilon: float, delta: float, *, corrected: bool) -> Game:
     """A noisy sum with the package's own noise, seeded by a byte; the twin asks the system."""
-    mu = gaussian_mu(epsilon, delta)
+    mu = Budget(epsilon=epsilon, delta=delta).mu
     std = 2.0 / mu
     inputs = np.array([-1.0, 0.0, 0.0]), np.array([1.0, 0.0, 0.0])
     guesses = [
@@ -145,7 +146,7 @@ def dropped_rows(epsilon: float, delta: float, *, corrected: bool) -> Game:
     from halfmask.schema import Column, Label, Schema
     from halfmask.table import Encoder
 
-    mu = gaussian_mu(epsilon, delta)
+    mu = Budget(epsilon=epsilon, delta=delta).mu
     std = 2.0 / mu
     column = Column("dose", "private", "number", bounds=(0.0, 1.0), bins=2)
     schema = Schema(label=Label("ill", "public", classes=("no", "yes")), columns=(column,))
@@ -167,7 +168,7 @@ def dropped_rows(epsilon: float, delta: float, *, corrected: bool) -> Game:
         return FitGame(
             mechanism=_named("dropped-rows", True),
             relation="replace",
-            epsilon=epsilon * (1 + 1e-9),
+            epsilon=epsilon,
             delta=delta,
             first=tables[0].private.sum(axis=0),
             second=tables[1].private.sum(axis=0),

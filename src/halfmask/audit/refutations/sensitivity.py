@@ -14,7 +14,6 @@ from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
 from halfmask.audit.games import Canary, ScoreGame, enough_runs
 from halfmask.mechanisms.noise import noise_source
-from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import Releaser, Sensitivity
 
 
@@ -25,8 +24,7 @@ def _opposite_steps(
 
     def run(second: bool) -> float:
         ledger = MemoryLedger(epsilon=1e6, delta=delta, relation="replace")
-        step = PrivateStep(
-            Releaser(ledger, noise_source()),
+        step = Releaser(ledger, noise_source()).poisson_steps(
             rows=1,
             rate=event.rate,
             clip_norm=1.0,

@@ -1,0 +1,152 @@
+"""The additive method as games: the whole fit, and each of its stages alone.
+
+A stage's game claims what the stage was charged; the budget of the whole fit is made so large that
+this is what was asked for. What was released before the stage is given, as its guarantee allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from halfmask.accounting.budget import Budget
+from halfmask.accounting.relations import Relation
+from halfmask.audit.distinguish import Game
+from halfmask.audit.games import enough_runs, fit_game, fit_of
+from halfmask.schema import Column, Label, Schema
+from halfmask.table import Encoder, Table
+
+Make = Callable[[float, float, Relation], Game]
+
+# Rows times mu: so many that each stage has its smallest share, which is a constant then.
+_STRENGTH = 1300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """Tables on which one row moves a stage as far as a row can, or nearly so.
+
+    `flip`: the row's label goes from end to end; `jump`: its private level does. With `rare` its
+    level is rare and tells the label, so that its score is far from the others'.
+    """
+
+    number: bool = True
+    public: bool = False
+    flip: bool = True
+    jump: bool = False
+    rare: bool = False
+
+
+# By field of AdditivePlan.
+STAGES: dict[str, _Kind] = {
+    "base": _Kind(),
+    "spread": _Kind(),
+    "public": _Kind(number=False, public=True),
+    "counts": _Kind(flip=False, jump=True),
+    "worth": _Kind(),
+    "descent": _Kind(),
+    "comparison": _Kind(rare=True),
+    "covered": _Kind(number=False),
+}
+
+
+def additive(epsilon: float, delta: float, relation: Relation) -> Game:
+    """The whole fit: the label of a row turns round. No row moves all stages by their bounds."""
+    from halfmask.methods.additive import fit_additive
+
+    rows = math.ceil(_STRENGTH / Budget(epsilon=epsilon, delta=delta).mu)
+    first, second = _tables(_Kind(), rows, relation)
+    return fit_game(
+        "additive",
+        (epsilon, delta, relation),
+        (first, second),
+        fit_of(fit_additive, epsilon, delta),
+        runs=enough_runs(epsilon, least=6_000, most=12_000),
+    )
+
+
+def _stage(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
+    """One stage of the fit, `name` being a field of the plan."""
+    from halfmask.methods.additive import AdditivePlan, fit_additive
+
+    kind = STAGES[name]
+    plan = AdditivePlan.of(
+        rows=_STRENGTH,
+        private_columns=1,
+        public_columns=int(kind.public),
+        label_private=True,
+        number=kind.number,
+        mu=1.0,
+    )
+    whole = Budget(epsilon=epsilon, delta=delta).scaled(1 / math.sqrt(getattr(plan, name)))
+    first, second = _tables(kind, math.ceil(_STRENGTH / whole.mu), relation)
+    # Where all but one release are given, one run serves for many.
+    least, most = (6_000, 12_000) if name == "descent" else (96_000, 320_000)
+    return fit_game(
+        f"additive-{name}",
+        (whole.epsilon, delta, relation),
+        (first, second),
+        fit_of(fit_additive, whole.epsilon, delta),
+        runs=enough_runs(epsilon, least=least, most=most),
+        stage=_what(name, kind),
+    )
+
+
+def _what(name: str, kind: _Kind) -> str:
+    """How the release of a stage is called."""
+    return {
+        "base": "the mean of the label" if kind.number else "the number of rows of each class",
+        "spread": "a histogram of the label",
+        "public": "sums of public features by label",
+        "counts": "counts of the levels of 1 private columns",
+        "worth": "a gradient by all private columns",
+        "descent": "noisy gradients by all private columns",
+        "comparison": "a comparison with a simpler model",
+        "covered": "the mean square of errors" if kind.number else "a histogram of scores by label",
+    }[name]
+
+
+def _tables(kind: _Kind, rows: int, relation: Relation) -> tuple[Table, Table]:
+    """Two tables that differ in row 0. Withheld, its label is missing (a level cannot be)."""
+    skip: Literal["skip"] | None = "skip" if relation == "withhold" else None
+    label = (
+        Label("y", "private", bounds=(-1, 1), missing=skip)
+        if kind.number
+        else Label("y", "private", classes=("no", "yes"), missing=skip)
+    )
+    columns = [Column("level", "private", "category", categories=("a", "b"))]
+    if kind.public:
+        columns.append(Column("open", "public", "category", categories=("a", "b")))
+    schema = Schema(label, tuple(columns))
+    ends: tuple[Any, Any] = (-1.0, 1.0) if kind.number else ("no", "yes")
+
+    def frame(level: str, end: Any) -> pa.Table:
+        if kind.rare:
+            levels = ["b" if row % 32 == 0 else "a" for row in range(rows)]
+            labels = [ends[1] if row % 32 == 0 else 0.0 for row in range(rows)]
+        else:
+            levels = ["ab"[row % 2] for row in range(rows)]
+            labels = [ends[row // 4 % 2] for row in range(rows)]
+        given = {"level": [level, *levels[1:]], "y": [end, *labels[1:]]}
+        if kind.public:
+            given["open"] = ["ab"[row // 2 % 2] for row in range(rows)]
+        return pa.table({name: pa.array(cells) for name, cells in given.items()})
+
+    level = "b" if kind.rare else "a"
+    one = frame(level, ends[0])
+    two = frame(level, None)
+    if relation == "replace":
+        two = frame("b" if kind.jump else level, ends[1] if kind.flip else ends[0])
+    encoder = Encoder.fit(schema, one)
+    return encoder.encode(one), encoder.encode(two)
+
+
+ADDITIVE: dict[str, Make] = {
+    "additive": additive,
+    **{f"additive-{name}": partial(_stage, name) for name in STAGES},
+}
