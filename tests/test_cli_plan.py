@@ -81,6 +81,98 @@ def test_bad_input_ends_with_2_and_says_what_to_do(extra: tuple[str, ...], words
     assert words in done.stderr
 
 
+SCHEMA = """
+[label]
+name = "sick"
+role = "{label}"
+classes = ["no", "yes"]
+[columns.age]
+role = "public"
+kind = "number"
+[columns.dose]
+role = "private"
+kind = "number"
+bounds = [0, 10]
+"""
+UNIT = '[unit]\ncolumn = "id"\nmax_rows = 3\n'
+
+
+@pytest.mark.parametrize("label", ["private", "public"])
+@pytest.mark.parametrize("unit", ["", UNIT])
+def test_the_plan_of_a_table_is_the_one_that_training_carries_out(
+    label: str, unit: str, tmp_path: Path
+) -> None:
+    lines = [
+        f"{row // 2},{row % 70},{row % 11},{'yes' if row % 11 > 4 else 'no'}" for row in range(900)
+    ]
+    data, schema = tmp_path / "rows.csv", tmp_path / "rows.toml"
+    data.write_text("\n".join(["id,age,dose,sick", *lines]) + "\n")
+    schema.write_text(SCHEMA.format(label=label) + unit)
+    given = ("--schema", str(schema), "--epsilon", "4", "--delta", "1e-6", "--json")
+    planned = json.loads(run("plan", "--data", str(data), *given).stdout)
+    assert {"method", "noise_multiplier", "steps", "error_bound", "rows_needed", "reason"} <= set(
+        planned
+    )
+    assert planned["method"] == "additive"
+    trained = run("train", str(data), *given, "--out", str(tmp_path / "model"))
+    assert trained.exit_code == 0, trained.stderr
+    details = json.loads((tmp_path / "model" / "model.json").read_text())["details"]
+    shown = [
+        {name: stage[name] for name in ("name", "what", "share", "releases")}
+        for stage in planned["stages"]
+    ]
+    assert shown == details["stages"]
+    privacy = json.loads(trained.stdout)["privacy"]
+    assert [stage["what"] for stage in shown] == privacy["released"]
+    (noted,) = [note for note in privacy["notes"] if note.startswith("The plan")]
+    assert all(f"{stage['what']} {100 * stage['share']:.3g}%" in noted for stage in shown)
+    charged = [event["replace"] for event in privacy["events"]]
+    assert [1 / stage["noise_multiplier"] for stage in planned["stages"]] == pytest.approx(charged)
+    if not unit:
+        counted = json.loads(run("plan", "--rows", "900", *given).stdout)
+        assert counted["stages"] == planned["stages"]
+
+
+def test_the_plan_of_a_table_says_where_only_the_base_rate_is_left(tmp_path: Path) -> None:
+    schema = tmp_path / "rows.toml"
+    schema.write_text(SCHEMA.format(label="private"))
+    given = ("plan", "--schema", str(schema), "--epsilon", "1", "--delta", "1e-6")
+    few = json.loads(run(*given, "--rows", "50", "--json").stdout)
+    assert few["base_rate_only"]
+    assert "base rate alone" in run(*given, "--rows", "50").stdout
+    enough = json.loads(run(*given, "--rows", str(few["rows_needed"]), "--json").stdout)
+    assert not enough["base_rate_only"]
+    less = json.loads(run(*given, "--rows", str(few["rows_needed"] - 1), "--json").stdout)
+    assert less["base_rate_only"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (("--schema", "{schema}"), "either --rows or --data"),
+        (("--schema", "{schema}", "--rows", "9", "--columns", "3"), "leave out --columns"),
+        (("--schema", "{schema}", "--rows", "9", "--method", "gd"), "--rows and --columns"),
+        (("--schema", "{schema}", "--rows", "9", "--plot", "p.png"), "leave out --plot"),
+        (("--data", "rows.csv"), "--schema"),
+        ((), "--rows and --columns"),
+        (
+            ("--rows", "9", "--columns", "3", "--classes", "3", "--method", "additive"),
+            "two classes",
+        ),
+    ],
+)
+def test_a_plan_that_lacks_or_doubles_a_fact_is_refused(
+    extra: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    schema = tmp_path / "rows.toml"
+    schema.write_text(SCHEMA.format(label="private"))
+    asked = [word.format(schema=schema) for word in extra]
+    done = run("plan", "--epsilon", "1", "--delta", "1e-6", *asked)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert words in done.stderr
+
+
 def test_help_loads_nothing_heavy() -> None:
     program = (
         "import sys\nfrom click.testing import CliRunner\nfrom halfmask.cli import main\n"

@@ -90,6 +90,22 @@ def test_train_predict_evaluate_end_to_end(people: Path) -> None:
     assert float(first) + float(second) == pytest.approx(1)
 
 
+def test_scores_that_the_guarantee_covers_are_printed_and_marked(people: Path) -> None:
+    told = train(people, out="first").stdout
+    assert "Scores covered by the guarantee" in told
+    assert re.search(r"log loss +0\.\d+ ± 0\.\d+", told)
+    result = json.loads(train(people, "--json", out="second").stdout)
+    stored = json.loads((people / "second" / "model.json").read_text())["details"]["covered"]
+    assert result["covered"]["covered_by_guarantee"] is True
+    for name in ("log_loss", "log_loss_bar", "auc", "auc_bar"):
+        assert result["covered"][name] == stored[name]
+    assert len(result["covered"]["reliability"]) == len(stored["reliability"])
+    result = json.loads(train(people, "--method", "gd", "--json", out="third").stdout)
+    assert result["covered"] is None
+    seeded = train(people, "--unsafe-seed", 1, out="fourth").stdout
+    assert "would cover them" in " ".join(seeded.split())
+
+
 def test_regression_predicts_numbers(people: Path) -> None:
     schema = SCHEMA.replace('classes = ["no", "yes"]', "bounds = [0, 10]")
     schema = schema.replace('name = "sick"', 'name = "dose"')

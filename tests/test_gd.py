@@ -146,7 +146,7 @@ def test_withheld_row_never_moves_the_statistic_beyond_its_sensitivity(
         # What is left of a withheld row is its public part: the private features are zero.
         hidden = table.private.copy()
         hidden[0] = 0.0
-        without = descent(replace(table, private=hidden), loss, relation)
+        without = descent(table.with_blocks(private=hidden), loss, relation)
     else:
         without = descent(table, loss, relation)
         weights = run._rows.row_weights.copy()
@@ -181,7 +181,7 @@ def test_rows_longer_than_declared_are_shortened() -> None:
     table, _ = neighbours("logistic", label="private", columns="all", signed=True, seed=2)
     wild = table.private * 1e3
     wild[1] = np.nan
-    rows = unit_rows(replace(table, private=wild), precondition=0.25)
+    rows = unit_rows(table.with_blocks(private=wild), precondition=0.25)
     dense = rows.matrix.toarray() if hasattr(rows.matrix, "toarray") else rows.matrix
     assert np.isfinite(dense).all()
     assert np.linalg.norm(dense, axis=1).max() <= 1 + 1e-9
@@ -322,7 +322,8 @@ def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], proble
 def test_tables_that_cannot_be_fitted_are_refused_before_a_charge() -> None:
     table, _ = neighbours("logistic", label="private", columns="all", signed=False, seed=7)
     open_table = replace(
-        table, public=table.private, private=np.zeros((table.n, 0)), label_private=False
+        table.with_blocks(public=table.private, private=np.zeros((table.n, 0))),
+        label_private=False,
     )
     for bad, problem in (
         (replace(table, label=None), "no label"),
@@ -358,7 +359,7 @@ def test_an_offset_never_lifts_the_statistic_beyond_its_sensitivity(
     # One public row far longer than the others: it must not count for more than a row may.
     far = np.array(tables[0].public)
     far[0] *= 40
-    tables = tuple(replace(table, public=far) for table in tables)
+    tables = tuple(table.with_blocks(public=far) for table in tables)
     loss = loss_named("logistic", classes=2)
     moved = []
     for table in tables:

@@ -214,7 +214,7 @@ def test_the_private_features_of_a_skipped_row_change_no_release(
     table = Encoder.fit(schema, frame).encode(frame)
     private = np.where(table.unlabelled[:, None], table.private[::-1], table.private)
     told = recorded(lambda door: fit(table, method, options, door=door))
-    other = replace(table, private=private)
+    other = table.with_blocks(private=private)
     again = replayed(told, lambda door: fit(other, method, options, door=door))
     for first, second in zip(told.releases, again.releases, strict=True):
         np.testing.assert_allclose(first.value, second.value, rtol=0, atol=1e-6)

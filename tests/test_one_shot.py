@@ -74,8 +74,7 @@ def table(
     )
     names = tuple(f"p{place}" for place in range(public))
     return replace(
-        bare,
-        public=X[:, :public],
+        bare.with_blocks(public=X[:, :public]),
         public_names=names,
         public_sources=names,
         classes=classes,
@@ -148,7 +147,7 @@ def test_with_a_large_budget_it_learns(roles: Any, kind: str) -> None:
 
 def test_drowned_private_moments_leave_the_public_model() -> None:
     made = table(public=3, private=3, label="public", n=3000)
-    alone = replace(made, private=made.private[:, :0], label_private=True)
+    alone = replace(made.with_blocks(private=made.private[:, :0]), label_private=True)
     noisy = Recorder(epsilon=1e-3, delta=1e-5, relation="replace")
     rich = Recorder(epsilon=1e3, delta=1e-5, relation="replace")
     fit = fit_one_shot(made, noisy, epsilon=1e-3, delta=1e-5)
@@ -261,7 +260,7 @@ def test_public_rows_longer_than_the_bound_are_refused() -> None:
 
 def test_private_rows_longer_than_declared_are_clipped() -> None:
     made = table(public=1, private=2, label="private", n=5)
-    long = replace(made, private=made.private * 1e6)
+    long = made.with_blocks(private=made.private * 1e6)
     releaser = Recorder(epsilon=1.0, delta=1e-5, relation="replace")
     fit_one_shot(long, releaser, epsilon=1.0, delta=1e-5)
     packed = releaser.asked[0]["value"]
@@ -281,7 +280,7 @@ def test_units_multiply_the_noise() -> None:
 def test_what_is_known_before_the_release_does_not_follow_private_values() -> None:
     made = table(public=2, private=2, label="private")
     assert made.label is not None
-    other = replace(made, private=made.private[::-1] * 0.3, label=1 - made.label)
+    other = replace(made.with_blocks(private=made.private[::-1] * 0.3), label=1 - made.label)
     asked = []
     for each in (made, other):
         releaser = Recorder(epsilon=1.0, delta=1e-5, relation="replace")
@@ -309,7 +308,8 @@ def test_a_map_of_the_public_part_learns_what_a_line_cannot() -> None:
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (6000, 2))
     ring = (np.linalg.norm(X, axis=1) < 0.75).astype(int)
-    made = replace(table(public=2, private=0, label="private", n=6000), public=X, label=ring)
+    made = table(public=2, private=0, label="private", n=6000)
+    made = replace(made.with_blocks(public=X), label=ring)
     fourier = RBFSampler(n_components=100, gamma=2.0, random_state=0)
     releaser = Recorder(epsilon=1.0, delta=1e-5, relation="replace")
     fit = fit_one_shot(made, releaser, epsilon=1.0, delta=1e-5, feature_map=fourier)

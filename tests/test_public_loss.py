@@ -25,9 +25,7 @@ def half_public(n: int = 300, *, label_private: bool = False) -> Table:
     X = generator.normal(size=(n, 4))
     table = Table.from_arrays(X, (X[:, 0] + X[:, 2] > 0).astype(int))
     return replace(
-        table,
-        public=table.private[:, :2],
-        private=table.private[:, 2:],
+        table.with_blocks(public=table.private[:, :2], private=table.private[:, 2:]),
         public_norm=table.private_norm,
         public_names=table.private_names[:2],
         private_names=table.private_names[2:],
@@ -85,7 +83,7 @@ def test_private_values_reach_a_curve_through_releases_only(
     monkeypatch.setattr(GaussianSeries, "release", series)
     monkeypatch.setattr(PrivateStep, "release", step)
     table = half_public()
-    other = replace(table, private=-table.private[::-1])
+    other = table.with_blocks(private=-table.private[::-1])
     one, two = (fit(rows, method, **options).details["public_loss"] for rows in (table, other))
     assert one == two
 

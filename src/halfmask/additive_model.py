@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from halfmask.errors import InputError
 from halfmask.methods.additive import AdditiveFit
+from halfmask.methods.free_model import FreeModel
+from halfmask.methods.public_model import PublicModel
 from halfmask.model import Model
 from halfmask.table import Table
 
@@ -32,6 +34,16 @@ class AdditiveModel(Model):
             raise InputError("The rows have other levels than this model was fitted on.")
         return self.fit.scores(table.coded)[:, None]
 
+    def why_not_storable(self) -> str | None:
+        """A user's estimator is not: only pickle could hold it, and reading a pickle runs code."""
+        if not isinstance(self.fit.free, PublicModel):
+            return None
+        return (
+            f"This model holds the {self.fit.free.name} given as public_model. It could only be "
+            "stored by pickle, and reading a pickle can run any code: keep this model in memory, "
+            "or train without public_model to get one that can be stored."
+        )
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Tables one behind the other; those of a free model behind the prefix `free.`."""
         fit = self.fit
@@ -46,15 +58,13 @@ class AdditiveModel(Model):
         }
         if fit.offset_weights is not None:
             stored["offset_weights"] = np.concatenate(fit.offset_weights)
-        if fit.free is not None:
+        if isinstance(fit.free, FreeModel):
             stored |= {f"free.{name}": array for name, array in fit.free.to_arrays().items()}
         return stored
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], **common: Any) -> AdditiveModel:
         """The inverse of `arrays`."""
-        from halfmask.methods.free_model import FreeModel
-
         numbers = ("weights", "numbers", "bend", "bend_edges", "offset_weights")
         if not all(np.isfinite(arrays[name]).all() for name in numbers if name in arrays):
             raise ValueError("a weight is not a finite number")

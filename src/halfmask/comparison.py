@@ -92,11 +92,11 @@ class _Total(BudgetLedger):
 
 
 def blank(table: Table) -> Table:
-    """The table with zeros in place of all private values; sizes and public columns stay."""
+    """The table without a private value: the first code or zeros for all; public columns stay."""
     label = table.label
     if table.label_private and label is not None:
         label = np.zeros_like(label)
-    return replace(table, private=np.zeros_like(table.private), label=label)
+    return replace(table, features=table.features.blank(), label=label)
 
 
 def plan(

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from halfmask.cells import Sameness, moment, moment_seconds, moment_text, sameness
 from halfmask.errors import DataError, SchemaError
-from halfmask.frames import TEXT, dates, numbers, texts
+from halfmask.frames import TEXT, as_arrow, dates, numbered, numbers, pieces, texts
 from halfmask.schema import DEFAULT_BINS, Column, Level, level_text
 
 MAX_LEARNT_LEVELS = 1000
@@ -28,6 +28,7 @@ FINE_BINS = 64
 _END_PARTS = 5
 """How often the first and the last part of a grid are halved: values crowd at declared ends."""
 _FINEST = 4096
+_BLOCK = 1 << 16
 PUBLIC_BINS = 32
 """The most levels of a public number in a grid: distinct values first, quantiles of the rest."""
 Unit = Literal["number", "date"]
@@ -61,12 +62,6 @@ class Bins:
         spans = [f"{column}={low}..{high}" for low, high in itertools.pairwise(ends)]
         return [*spans, f"{column}=<missing>"]
 
-    def write(self, block: np.ndarray, table: pa.Table, column: str) -> None:
-        values = _range_values(table, column, self.unit)
-        codes = np.searchsorted(np.asarray(self.edges), values, side="right")
-        codes[np.isnan(values)] = len(self.edges) + 1
-        block[np.arange(len(codes)), codes] = 1.0
-
     def to_json(self) -> dict[str, Any]:
         return {"edges": list(self.edges), **_unit_json(self.unit)}
 
@@ -83,17 +78,23 @@ class Scaled:
     def names(self, column: str) -> list[str]:
         return [column, f"{column}=<missing>"]
 
-    def write(self, block: np.ndarray, table: pa.Table, column: str) -> None:
-        values = _range_values(table, column, self.unit)
-        missing = np.isnan(values)
+    def scaled(self, values: np.ndarray) -> np.ndarray:
+        """The numbers in [-1, 1]; 0 where one is missing."""
         # Halves, since the width of a learnt range may overflow; two of them may also be equal.
         half = self.high / 2 - self.low / 2
-        if half > 0:
-            inside = np.clip(values, self.low, self.high)
-            share = (inside / 2 - self.low / 2) / half
-            scaled = np.clip(share * 2 - 1, -1.0, 1.0)
-            block[:, 0] = np.where(missing, 0.0, scaled)
-        block[:, 1] = missing
+        if not half > 0:
+            return np.zeros(len(values))
+        inside = np.clip(values, self.low, self.high)
+        share = (inside / 2 - self.low / 2) / half
+        found: np.ndarray = np.where(np.isnan(values), 0.0, np.clip(share * 2 - 1, -1.0, 1.0))
+        return found
+
+    def unscaled(self, numbers: np.ndarray) -> np.ndarray:
+        """Values that `scaled` brings near these numbers; NaN stays NaN, for a missing one."""
+        found: np.ndarray = (self.low / 2 + self.high / 2) + numbers * (
+            self.high / 2 - self.low / 2
+        )
+        return found
 
     def to_json(self) -> dict[str, Any]:
         return {"range": [self.low, self.high], **_unit_json(self.unit)}
@@ -124,10 +125,6 @@ class Levels:
         codes[missing] = len(self.levels) + 1
         return codes
 
-    def write(self, block: np.ndarray, table: pa.Table, column: str) -> None:
-        codes = self.codes(table, column)
-        block[np.arange(len(codes)), codes] = 1.0
-
     def to_json(self) -> dict[str, Any]:
         return {"levels": list(self.levels)}
 
@@ -150,17 +147,114 @@ class Grid:
     def names(self, column: str) -> list[str]:
         return Bins(edges=self.edges, unit=self.unit).names(column)
 
-    def codes(self, table: pa.Table, column: str) -> np.ndarray:
-        numbers_ = _range_values(table, column, self.unit)
-        codes = np.searchsorted(np.asarray(self.edges), numbers_, side="right")
-        codes[np.isnan(numbers_)] = len(self.edges) + 1
-        return codes
-
     def to_json(self) -> dict[str, Any]:
         return {"grid": list(self.edges), "values": list(self.values), **_unit_json(self.unit)}
 
 
 Coding = Bins | Scaled | Levels
+
+
+class _Search:
+    """How many of the sorted `edges` lie at or below a value: np.searchsorted, but much faster.
+
+    The range of edges is cut into equal buckets. Rounding never swaps two values, so edges of lower
+    buckets lie below a value and those of higher ones above it: only those of its own are compared.
+    """
+
+    _BUCKETS = 4096
+    _MOST = 4  # more edges in one bucket are searched for in halves
+    _BLOCK = 1 << 14
+
+    def __init__(self, edges: np.ndarray) -> None:
+        self._edges = edges
+        self._turns = self._MOST + 1
+        if not len(edges):
+            return
+        self._low = edges[0] / 2
+        wide = edges[-1] / 2 - self._low
+        with np.errstate(over="ignore"):
+            self._scale = (self._BUCKETS - 1) / wide if wide > 0 else 0.0
+        if not np.isfinite(self._scale):
+            return
+        own = self._bucket(edges)
+        counts = np.bincount(own, minlength=self._BUCKETS)
+        self._below = np.cumsum(counts) - counts
+        self._turns = int(counts.max())
+        self._padded = np.append(edges, np.inf)
+
+    def _bucket(self, values: np.ndarray) -> np.ndarray:
+        # fmax and fmin take the other number for NaN.
+        place = (values / 2 - self._low) * self._scale
+        np.fmin(np.fmax(place, 0.0, out=place), self._BUCKETS - 1.0, out=place)
+        found: np.ndarray = place.astype(np.intp)
+        return found
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """As np.searchsorted(edges, values, side="right"), but NaN may come out anywhere."""
+        if self._turns > self._MOST:
+            return np.searchsorted(self._edges, values, side="right")
+        found = np.empty(len(values), dtype=np.intp)
+        for start in range(0, len(values), self._BLOCK):
+            block = values[start : start + self._BLOCK]
+            with np.errstate(invalid="ignore", over="ignore"):
+                codes = self._below.take(self._bucket(block))
+                for _ in range(self._turns):
+                    codes += self._padded.take(codes, mode="clip") <= block
+            found[start : start + self._BLOCK] = np.minimum(codes, len(self._edges))
+        return found
+
+
+class Cells:
+    """How a column is kept: one small code per cell, fine enough for its features and its levels.
+
+    The codes of a number or date are the parts between all edges of its coding and of its grid, the
+    last one is "missing"; those of a category are its levels. `places` is the one-hot feature that
+    a code stands for (None of a column kept as a number), `level_of` the grid's level (None where
+    that is the code itself).
+    """
+
+    def __init__(self, coding: Coding, grid: Grid | Levels | None) -> None:
+        self.coding, self.grid = coding, grid
+        self.scaled = coding if isinstance(coding, Scaled) else None
+        self.places: np.ndarray | None = None
+        self.level_of: np.ndarray | None = None
+        if isinstance(coding, Levels):
+            if grid is not None and grid != coding:
+                raise DataError("The stored encoder is damaged: train the model again.")
+            self.count = coding.width
+            self.places = np.arange(self.count)
+            return
+        edges = [each.edges for each in (coding, grid) if isinstance(each, Bins | Grid)]
+        self._edges = np.unique(np.concatenate([np.zeros(0), *map(np.asarray, edges)]))
+        self._search = _Search(self._edges)
+        self.count = len(self._edges) + 2
+        if isinstance(coding, Bins):
+            self.places = self._part_of(coding.edges)
+        if isinstance(grid, Grid) and not np.array_equal(grid.edges, self._edges):
+            self.level_of = self._part_of(grid.edges)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The smallest type that holds all codes."""
+        return np.min_scalar_type(self.count)
+
+    def _part_of(self, edges: tuple[float, ...]) -> np.ndarray:
+        """The part between coarser edges that each code lies in: as many of them lie below."""
+        below = np.searchsorted(np.asarray(edges), self._edges, side="right")
+        return np.concatenate([[0], below, [len(edges) + 1]])
+
+    def read(self, table: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray | None]:
+        """The code of every cell and, of a column kept as a number, its number in [-1, 1]."""
+        if isinstance(self.coding, Levels):
+            return self.coding.codes(table, column).astype(self.dtype), None
+        values = _range_values(table, column, self.coding.unit)
+        return self.of_values(values), None if self.scaled is None else self.scaled.scaled(values)
+
+    def of_values(self, values: np.ndarray) -> np.ndarray:
+        """The codes of numbers or dates, NaN for missing ones."""
+        codes = self._search(values)
+        codes[np.isnan(values)] = self.count - 1
+        return codes.astype(self.dtype)
 
 
 def declared(column: Column) -> Coding | None:
@@ -182,7 +276,8 @@ def declared(column: Column) -> Coding | None:
 def declared_grid(column: Column) -> Grid | Levels:
     """The levels of a private column, from its declaration alone.
 
-    Whole-number bounds that are close give a level per number; others equal parts of the bounds,
+    Whole-number bounds that are close give a level around each whole number and as many between
+    two as make about FINE_BINS: values may be whole or not. Others give equal parts of the bounds,
     the first and the last one halved again and again, and levels of their own for both ends and
     for zero: values often crowd there. `bins` of the schema overrides it.
     """
@@ -195,7 +290,9 @@ def declared_grid(column: Column) -> Grid | Levels:
     if column.bins:
         edges = np.linspace(low, high, column.bins + 1)[1:-1]
     elif column.kind == "number" and low.is_integer() and high.is_integer() and wide <= FINE_BINS:
-        edges = np.arange(low, high) + 0.5
+        parts = int(FINE_BINS // wide)
+        steps = np.arange(int(wide) * parts + 1)
+        return _grid(low + (steps[:-1] + 0.5) / parts, low + steps / parts, "number")
     else:
         part = wide / FINE_BINS
         halves = part * 0.5 ** np.arange(1, _END_PARTS + 1)
@@ -205,8 +302,6 @@ def declared_grid(column: Column) -> Grid | Levels:
         edges = np.unique(np.concatenate([inner, low + halves, high - halves, ends]))
         edges = edges[(edges > low) & (edges < high)]
     values = np.concatenate([[low], (edges[1:] + edges[:-1]) / 2, [high]])
-    if not column.bins and column.kind == "number" and len(edges) == wide:
-        values = low + np.arange(len(edges) + 1)
     return _grid(edges, values, _unit(column))
 
 
@@ -218,13 +313,46 @@ def learnt_grid(column: Column, table: pa.Table) -> Grid | Levels:
         coding = declared(column) or learnt(column, table)
         assert isinstance(coding, Levels)
         return coding
-    values = _range_values(table, column.name, _unit(column))
-    finite = values[np.isfinite(values)]
-    edges = _distinct_edges(finite, column.bins or PUBLIC_BINS)
-    places = np.searchsorted(edges, finite, side="right")
-    counts = np.maximum(np.bincount(places, minlength=len(edges) + 1), 1)
-    means = np.bincount(places, finite / counts[places], minlength=len(edges) + 1)
+    return _learnt_grid(column, _finite(column, table))
+
+
+def _finite(column: Column, frame: Any) -> np.ndarray:
+    n, parts = pieces(frame, [column.name])
+    values = np.empty(n)
+    for start, table in parts:
+        with numbered(start):
+            found = _range_values(table, column.name, _unit(column))
+        values[start : start + len(found)] = found
+    finite = np.isfinite(values)
+    return values if finite.all() else values[finite]
+
+
+def _learnt_grid(column: Column, finite: np.ndarray, ordered: np.ndarray | None = None) -> Grid:
+    ordered = np.sort(finite) if ordered is None else ordered
+    edges = _distinct_edges(ordered, column.bins or PUBLIC_BINS)
+    search = _Search(edges)
+    counts = np.diff(np.searchsorted(ordered, edges, side="left"), prepend=0, append=len(ordered))
+    means = np.zeros(len(edges) + 1)
+    for start in range(0, len(finite), _BLOCK):
+        some = finite[start : start + _BLOCK]
+        places = search(some)
+        np.add.at(means, places, some / counts[places])
     return _grid(edges, means, _unit(column))
+
+
+def learnt_both(column: Column, frame: Any) -> tuple[Coding | None, Grid | Levels]:
+    """`learnt`, or None where the coding is declared, and `learnt_grid`, reading values once.
+
+    Of a frame or of the rows of a file; no other column is read.
+    """
+    known = declared(column)
+    if column.role != "public" or column.kind in ("category", "bool"):
+        grid = learnt_grid(column, as_arrow(frame, [column.name]))
+        return (None if known is not None or isinstance(grid, Grid) else grid), grid
+    finite = _finite(column, frame)
+    ordered = np.sort(finite)
+    coding = None if known is not None else _learnt_range(column, ordered)
+    return coding, _learnt_grid(column, finite, ordered)
 
 
 def _grid(edges: np.ndarray, values: np.ndarray, unit: Unit) -> Grid:
@@ -234,30 +362,41 @@ def _grid(edges: np.ndarray, values: np.ndarray, unit: Unit) -> Grid:
 def _distinct_edges(values: np.ndarray, bins: int) -> np.ndarray:
     """Edges between distinct values: a value that fills a bin has its own, the rest share evenly.
 
-    Quantiles alone would leave one bin for a column that is zero in most rows.
+    Values come in order. Quantiles alone would leave one bin for a column of mostly zeros.
     """
-    distinct, counts = np.unique(values, return_counts=True)
-    between: np.ndarray = distinct[1:] / 2 + distinct[:-1] / 2
-    if len(distinct) <= bins:
+    # The first place of each distinct value; at most a few numbers per value are held at a time.
+    first = np.flatnonzero(np.append(True, values[1:] != values[:-1]))[: len(values)]
+    if len(first) <= bins:
+        between: np.ndarray = values[first[1:]] / 2 + values[first[:-1]] / 2
         return between
+    counts = np.diff(first, append=len(values))
     # Neighbours that are rare together cannot fill a bin: they are one value from here on.
-    ranks = (np.cumsum(counts) * _FINEST) // len(values)
-    heavy = counts * _FINEST >= len(values)
+    ranks = np.cumsum(counts)
+    ranks *= _FINEST
+    ranks //= len(values)
+    heavy = counts >= len(values) / _FINEST
     apart = (ranks[1:] != ranks[:-1]) | heavy[1:] | heavy[:-1]
+    del ranks
     last = np.flatnonzero(np.append(apart, True))
     counts = np.diff(np.cumsum(counts)[last], prepend=0)
     edges: list[float] = []
+
+    def above(place: int) -> float:
+        """The middle between the last value of a group and the next one."""
+        value, following = values[first[last[place]]], values[first[last[place] + 1]]
+        return float(following / 2 + value / 2)
+
     rest, held = len(values), 0
     for place in range(len(last) - 1):
         left = bins - len(edges)
         if left == 1:
             break
         if held >= 0.3 * rest / left and counts[place] >= rest / left:
-            edges.append(float(between[last[place - 1]]))
+            edges.append(above(place - 1))
             rest, held = rest - held, 0
         held += int(counts[place])
         if held >= rest / max(bins - len(edges), 1):
-            edges.append(float(between[last[place]]))
+            edges.append(above(place))
             rest, held = rest - held, 0
     return np.unique(np.array(edges))
 
@@ -299,9 +438,12 @@ def learnt(column: Column, table: pa.Table) -> Coding:
         raise SchemaError(f"Column {column.name!r} is private: nothing may be learnt from it.")
     if column.kind == "category":
         return Levels(levels=_frequent_levels(texts(table, column.name)))
+    return _learnt_range(column, np.sort(_finite(column, table)))
+
+
+def _learnt_range(column: Column, finite: np.ndarray) -> Bins | Scaled:
+    """Of the values in order."""
     unit = _unit(column)
-    values = _range_values(table, column.name, unit)
-    finite = values[np.isfinite(values)]
     bins = DEFAULT_BINS if column.bins is None else column.bins
     if bins == 0:
         ends = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)

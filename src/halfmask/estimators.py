@@ -76,8 +76,12 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         self.options = options
         self.unsafe_seed = unsafe_seed
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Train under (epsilon, delta); spends that budget on the rows of `X`."""
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train under (epsilon, delta); spends that budget on the rows of `X`.
+
+        `sample_weight` holds one number >= 0 for each row and counts as public: it must not be
+        made from private columns. Weights that differ are for the method additive.
+        """
         if self.__dict__.get("_is_clone"):
             warnings.warn(
                 f"Fitting a clone spends epsilon={self.epsilon} on these rows once more: k folds "
@@ -89,16 +93,22 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         uncovered = _UNCOVERED_STEPS.format(steps=" and ".join(steps)) if steps else None
         if uncovered is not None:
             warnings.warn(uncovered, UncoveredStepWarning, stacklevel=2)
-        model = self._trained(X, y)
+        model = self._trained(X, y, sample_weight=sample_weight)
         if uncovered is not None:
             stated = (*model.privacy.not_covered, uncovered)
             model = replace(model, privacy=replace(model.privacy, not_covered=stated))
         self._adopt(model)
         return self
 
-    def _trained(self, X: Any, y: Any, door: Door = Releaser) -> Model:
+    def _trained(
+        self, X: Any, y: Any, door: Door = Releaser, *, sample_weight: Any = None
+    ) -> Model:
         """The model of these rows; `door` makes what releases (see halfmask.audit.recorded)."""
         encoder, table = self._training_table(X, y)
+        rows = getattr(X, "shape", (None,))[0]
+        weights = None if sample_weight is None else np.asarray(sample_weight)
+        if weights is not None and weights.ndim == 1 and rows not in (None, len(weights)):
+            raise InputError(f"Expected {rows} sample_weight, got {len(weights)}.")
         return train(
             table,
             epsilon=self.epsilon,
@@ -111,6 +121,8 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
             row_norm=self.row_norm,
             options=self.options,
             door=door,
+            public_model=getattr(self, "public_model", None),
+            sample_weight=weights,
         )
 
     def _adopt(self, model: Model) -> None:
@@ -300,6 +312,8 @@ class HalfmaskClassifier(_Classifier):
     clipped to `row_norm`); `epsilon`, `delta` and `relation` are the guarantee; `method` is "auto"
     or a name of `halfmask.training.METHODS`; `public` is a function of rows whose value is public,
     or "all" columns;
+    `public_model` is an unfitted scikit-learn classifier of a public label on the public columns,
+    from which the private part starts (default: our own free model);
     `ledger` is a file that composes many fits; `unsafe_seed` makes the noise reproducible and the
     model not private. Fitted: `classes_`, `coef_`, `intercept_`, `method_`, `reason_`, `privacy_`.
     """
@@ -314,6 +328,7 @@ class HalfmaskClassifier(_Classifier):
         method: str = "auto",
         row_norm: float = 1.0,
         public: PublicPart | None = None,
+        public_model: BaseEstimator | None = None,
         ledger: str | Path | BudgetLedger | None = None,
         options: Mapping[str, Any] | None = None,
         unsafe_seed: int | None = None,
@@ -330,6 +345,7 @@ class HalfmaskClassifier(_Classifier):
             unsafe_seed=unsafe_seed,
         )
         self.method = method
+        self.public_model = public_model
 
 
 class HalfmaskRegressor(_Regressor):
@@ -349,6 +365,7 @@ class HalfmaskRegressor(_Regressor):
         row_norm: float = 1.0,
         label_bounds: tuple[float, float] = (-1.0, 1.0),
         public: PublicPart | None = None,
+        public_model: BaseEstimator | None = None,
         ledger: str | Path | BudgetLedger | None = None,
         options: Mapping[str, Any] | None = None,
         unsafe_seed: int | None = None,
@@ -366,6 +383,7 @@ class HalfmaskRegressor(_Regressor):
             unsafe_seed=unsafe_seed,
         )
         self.method = method
+        self.public_model = public_model
 
 
 class OneShotClassifier(_Classifier):

@@ -7,8 +7,10 @@ the value, and errors of other libraries, which quote values, do not pass.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import narwhals as nw
@@ -29,6 +31,7 @@ from halfmask.cells import (
     moment_text,
 )
 from halfmask.errors import DataError
+from halfmask.reading import FileRows
 from halfmask.schema import MISSING_WORDS, suggest
 
 TEXT = pa.large_string()
@@ -38,11 +41,15 @@ _NO_TEXT = pa.nulls(1, TEXT)[0]
 _MISSING = rf"\A({'|'.join(MISSING_WORDS)})\z"
 # Times that Arrow reads as `moment` does, for speed.
 _PLAIN_MOMENT = r"\A\d{4}-\d\d-\d\d([T ][0-2]\d:[0-5]\d:[0-5]\d(\.\d{1,6})?)?\z"
+_ROW = re.compile(r"(?<=', row )\d+")
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def check_columns(frame: Any, names: Sequence[str]) -> None:
     """Every name is there once; no value is read."""
+    if isinstance(frame, FileRows):
+        _check_present(frame.column_names, names)
+        return
     opened = _opened(frame)
     columns = opened.column_names if isinstance(opened, pa.Table) else opened.columns
     _check_present(columns, names)
@@ -51,8 +58,12 @@ def check_columns(frame: Any, names: Sequence[str]) -> None:
 def as_arrow(frame: Any, names: Sequence[str]) -> pa.Table:
     """The columns `names` of a pandas, polars, pyarrow or other narwhals frame, in that order.
 
-    A column of Python objects becomes one of texts, cell by cell.
+    A column of Python objects becomes one of texts, cell by cell. A file is read by
+    whole columns.
     """
+    if isinstance(frame, FileRows):
+        check_columns(frame, names)
+        return frame.columns(names)
     opened = _opened(frame)
     check_columns(opened, names)
     if isinstance(opened, pa.Table):
@@ -60,6 +71,30 @@ def as_arrow(frame: Any, names: Sequence[str]) -> pa.Table:
     if not names:
         return pa.table({})
     return pa.table([_column(opened[name], name) for name in names], names=list(names))
+
+
+def pieces(frame: Any, names: Sequence[str]) -> tuple[int, Iterator[tuple[int, pa.Table]]]:
+    """The number of rows, and `as_arrow` of a frame as one piece or of a file in many.
+
+    Each comes with the position of its first row.
+    """
+    if isinstance(frame, FileRows):
+        check_columns(frame, names)
+        return frame.num_rows, frame.pieces(names)
+    table = as_arrow(frame, names)
+    return table.num_rows, iter([(0, table)])
+
+
+@contextmanager
+def numbered(start: int) -> Iterator[None]:
+    """Errors about a piece that begins at row `start`, with rows counted from the file's first."""
+    try:
+        yield
+    except DataError as error:
+        if not start:
+            raise
+        message = _ROW.sub(lambda found: str(int(found[0]) + start), str(error))
+        raise DataError(message) from None
 
 
 def values_column(values: Any, name: str) -> pa.Array | pa.ChunkedArray:
@@ -392,5 +427,9 @@ def _joined(values: Any) -> pa.Array:
 
 
 def _as_numpy(values: pa.ChunkedArray) -> np.ndarray:
-    filled = pc.fill_null(_joined(values), float("nan"))
-    return np.array(filled.to_numpy(zero_copy_only=False), dtype=np.float64)
+    found, start = np.empty(len(values)), 0
+    for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
+        # Nulls become NaN.
+        found[start : start + len(chunk)] = chunk.to_numpy(zero_copy_only=False)
+        start += len(chunk)
+    return found

@@ -24,7 +24,7 @@ from halfmask.methods.fitted import LinearFit
 from halfmask.model_folder import damaged, field, read_arrays, read_json, rebuilt
 from halfmask.statement import Statement
 from halfmask.stored_options import options_from_json, options_to_json
-from halfmask.table import Encoder, Table, Task
+from halfmask.table import Blocks, Codes, Encoder, Table, Task
 
 Floats = NDArray[np.float64]
 
@@ -69,6 +69,10 @@ class Model(ABC):
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], **common: Any) -> Model:
         """The inverse of `arrays`; `common` are the fields of this class."""
 
+    def why_not_storable(self) -> str | None:
+        """Why a file cannot hold this model, where it cannot."""
+        return None
+
     def encode(self, frame: Any, *, with_label: bool = False) -> Table:
         """A frame (or a bare array, where the model was fitted on one) as a table, row by row."""
         if self.encoder is not None:
@@ -110,6 +114,8 @@ class Model(ABC):
 
     def save(self, folder: str | Path) -> None:
         """Write model.npz, then model.json; a folder without the latter holds no finished model."""
+        if (reason := self.why_not_storable()) is not None:
+            raise InputError(reason)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with _replacing(folder / "model.npz") as path, path.open("wb") as file:
@@ -215,12 +221,13 @@ def _tried(model: Model) -> Model:
     else:
         return model  # fitted on a table made by hand, whose rows no file describes
     public, private = (np.outer([0.0, 1.0], np.ones(len(part))) for part in names)
+    features: Blocks | Codes = Blocks(public=public, private=private)
+    if model.kind == "additive" and model.encoder is not None:
+        features = model.encoder.ends()
     rows = replace(
         Table.from_arrays(np.zeros((2, 0)), task=model.task, label_bounds=model.label_bounds),
-        public=public,
-        private=private,
+        features=features,
         schema=None if model.encoder is None else model.encoder.schema,
-        coded=() if model.encoder is None else model.encoder.ends(),
     )
     outputs = len(model.classes or ()) if len(model.classes or ()) > 2 else 1
     if model._finite_scores(rows).shape != (2, outputs):

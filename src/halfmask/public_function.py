@@ -28,8 +28,7 @@ def with_public_part(table: Table, X: Floats, public: PublicPart | None) -> Tabl
     if isinstance(public, str) and public == "all":
         moved = _public_block(table, X, table.private_names)
         return replace(
-            moved,
-            private=np.zeros((len(X), 0)),
+            moved.with_blocks(private=np.zeros((len(X), 0))),
             private_norm=0.0,
             private_names=(),
             private_sources=(),
@@ -52,7 +51,8 @@ def with_public_part(table: Table, X: Floats, public: PublicPart | None) -> Tabl
 def _public_block(table: Table, block: Floats, names: tuple[str, ...]) -> Table:
     # The longest row is a public fact here.
     norm = float(np.sqrt(np.einsum("ij,ij->i", block, block)).max(initial=0.0))
-    return replace(table, public=block, public_norm=norm, public_names=names, public_sources=names)
+    table = table.with_blocks(public=block)
+    return replace(table, public_norm=norm, public_names=names, public_sources=names)
 
 
 def _check_row_by_row(public: Callable[[Floats], Floats], X: Floats, block: Floats) -> None:

@@ -8,16 +8,145 @@ from __future__ import annotations
 
 import csv
 import io
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.ipc
 
 from halfmask.errors import DataError
 
 _PARQUET_MAGIC = b"PAR1"
+# Rows decoded at once: enough for the work per piece to count, few enough for little memory.
+_PIECE = 1 << 15
+# A larger CSV is converted piece by piece, a smaller one read whole.
+_LARGE_CSV = 1 << 26
+_CSV_BLOCK = 1 << 23
+
+
+class FileRows:
+    """The rows of an open file: whole columns, or all rows piece by piece; none is held."""
+
+    def __init__(self, names: Sequence[str], num_rows: int) -> None:
+        self.column_names = list(names)
+        self.num_rows = num_rows
+
+    def columns(self, names: Sequence[str]) -> pa.Table:
+        """The columns `names` of all rows."""
+        pieces = [piece for _, piece in self.pieces(names)]
+        return pa.concat_tables(pieces) if pieces else pa.table({})
+
+    def pieces(self, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+        """The columns `names`, piece by piece, with the position of each piece's first row."""
+        start = 0
+        for batch in self._batches(list(names)):
+            yield start, pa.Table.from_batches([batch]).select(list(names))
+            start += batch.num_rows
+
+    def _batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        raise NotImplementedError
+
+
+class _ParquetRows(FileRows):
+    def __init__(self, file: Any, path: Path) -> None:
+        super().__init__(file.schema_arrow.names, file.metadata.num_rows)
+        self._file, self._path = file, path
+
+    def _batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        batches = self._file.iter_batches(batch_size=_PIECE, columns=names)
+        while True:
+            try:
+                batch = next(batches, None)
+            except (pa.ArrowException, OSError):
+                raise _not_parquet(self._path) from None
+            if batch is None:
+                return
+            yield batch
+
+
+class _HeldRows(FileRows):
+    def __init__(self, table: pa.Table) -> None:
+        super().__init__(table.column_names, table.num_rows)
+        self._table = table
+
+    def columns(self, names: Sequence[str]) -> pa.Table:
+        return self._table.select(list(names))
+
+    def _batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        yield from self._table.select(names).to_batches(max_chunksize=_PIECE)
+
+
+class _ConvertedRows(FileRows):
+    """A CSV as texts in a temporary file of Arrow's."""
+
+    def __init__(self, store: IO[bytes], names: Sequence[str], num_rows: int) -> None:
+        super().__init__(names, num_rows)
+        self._store = store
+
+    def _batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        fields = sorted(self.column_names.index(name) for name in names)
+        self._store.seek(0)
+        options = pa.ipc.IpcReadOptions(included_fields=fields)
+        reader = pa.ipc.open_stream(pa.PythonFile(self._store, mode="r"), options=options)
+        yield from reader
+
+
+@contextmanager
+def open_rows(path: str | Path) -> Iterator[FileRows]:
+    """The rows of a file (see `read_frame`) that may be larger than memory."""
+    file = Path(path)
+    if is_parquet(file):
+        from pyarrow import parquet
+
+        try:
+            # A buffer, since row groups may be as large as the file.
+            opened = parquet.ParquetFile(file, buffer_size=1 << 18, pre_buffer=False)
+        except (pa.ArrowException, OSError):
+            raise _not_parquet(file) from None
+        with opened:
+            found = _ParquetRows(opened, file)
+            _check_names(found.column_names, str(file))
+            _check_rows(found.num_rows, str(file))
+            yield found
+        return
+    if not file.is_file() or file.stat().st_size < _LARGE_CSV:
+        yield _HeldRows(read_frame(file))
+        return
+    with tempfile.TemporaryFile() as store:
+        try:
+            rows = _converted(file, store)
+        except (pa.ArrowException, DataError):
+            # Read whole, it says where the error is; or it has a row longer than a piece.
+            rows = None
+        yield rows or _HeldRows(read_frame(file))
+
+
+def _converted(file: Path, store: IO[bytes]) -> FileRows:
+    """The CSV written to `store` piece by piece. It has no name, so nobody else can open it."""
+    compression = "gzip" if file.suffix == ".gz" else None
+    with pa.input_stream(file, compression=compression) as stream:
+        header, delimiter = _header(stream.read(1 << 20), str(file))
+    names = [column.strip() for column in header]
+    _check_names(names, str(file))
+    schema = pa.schema([(name, pa.string()) for name in names])
+    count = 0
+    with (
+        pa.input_stream(file, compression=compression) as stream,
+        pa.csv.open_csv(stream, **_csv_options(header, delimiter, block_size=_CSV_BLOCK)) as reader,
+        pa.ipc.new_stream(pa.PythonFile(store, mode="w"), schema) as written,
+    ):
+        if len(reader.schema) != len(header):
+            raise DataError("the header line cannot be read")
+        for batch in reader:
+            written.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+            count += batch.num_rows
+    _check_rows(count, str(file))
+    return _ConvertedRows(store, names, count)
 
 
 def read_frame(path: str | Path) -> pa.Table:
@@ -51,9 +180,7 @@ def parquet_rows(path: str | Path) -> int:
     try:
         return int(parquet.read_metadata(path).num_rows)
     except (pa.ArrowException, OSError):
-        raise DataError(
-            f"{path} starts like a Parquet file but cannot be read as one: write it again."
-        ) from None
+        raise _not_parquet(path) from None
 
 
 def read_csv(content: bytes, name: str) -> pa.Table:
@@ -66,29 +193,36 @@ def read_csv(content: bytes, name: str) -> pa.Table:
         broken.append(row)
         return "error"
 
+    options = _csv_options(header, delimiter)
+    options["parse_options"].invalid_row_handler = note
     try:
-        table = pa.csv.read_csv(
-            pa.BufferReader(content),
-            # Row numbers in errors are known only without threads.
-            read_options=pa.csv.ReadOptions(use_threads=False),
-            parse_options=pa.csv.ParseOptions(
-                delimiter=delimiter,
-                newlines_in_values=True,
-                invalid_row_handler=note,
-                # A blank line of a one-column file is a row whose only value is missing.
-                ignore_empty_lines=len(header) > 1,
-            ),
-            convert_options=pa.csv.ConvertOptions(
-                column_types=dict.fromkeys(header, pa.string()),
-                strings_can_be_null=False,
-                check_utf8=True,
-            ),
-        )
+        table = pa.csv.read_csv(pa.BufferReader(content), **options)
     except pa.ArrowInvalid as error:
         raise _csv_error(str(error), broken, name, content) from None
     if table.num_columns != len(header):
         raise DataError(f"{name}: the header line cannot be read: check its quotes.")
-    return _checked(table.rename_columns([column.strip() for column in header]), name)
+    _check_rows(table.num_rows, name)
+    return table.rename_columns([column.strip() for column in header])
+
+
+def _csv_options(
+    header: list[str], delimiter: str, block_size: int | None = None
+) -> dict[str, Any]:
+    return {
+        # Row numbers in errors are known only without threads.
+        "read_options": pa.csv.ReadOptions(use_threads=False, block_size=block_size),
+        "parse_options": pa.csv.ParseOptions(
+            delimiter=delimiter,
+            newlines_in_values=True,
+            # A blank line of a one-column file is a row whose only value is missing.
+            ignore_empty_lines=len(header) > 1,
+        ),
+        "convert_options": pa.csv.ConvertOptions(
+            column_types=dict.fromkeys(header, pa.string()),
+            strings_can_be_null=False,
+            check_utf8=True,
+        ),
+    }
 
 
 def _unpacked(file: Path) -> bytes:
@@ -106,11 +240,17 @@ def _read_parquet(file: Path) -> pa.Table:
 
     try:
         _check_names(parquet.read_schema(file).names, str(file))
-        return _checked(parquet.read_table(file), str(file))
+        table = parquet.read_table(file)
     except (pa.ArrowException, OSError):
-        raise DataError(
-            f"{file} starts like a Parquet file but cannot be read as one: write it again."
-        ) from None
+        raise _not_parquet(file) from None
+    _check_rows(table.num_rows, str(file))
+    return table
+
+
+def _not_parquet(file: str | Path) -> DataError:
+    return DataError(
+        f"{file} starts like a Parquet file but cannot be read as one: write it again."
+    )
 
 
 def _header(content: bytes, name: str) -> tuple[list[str], str]:
@@ -145,10 +285,9 @@ def _check_names(names: Sequence[str], name: str) -> None:
         raise DataError(f"{name} has the column {twice[0]!r} twice: rename or remove one of them.")
 
 
-def _checked(table: pa.Table, name: str) -> pa.Table:
-    if table.num_rows == 0:
+def _check_rows(count: int, name: str) -> None:
+    if count == 0:
         raise DataError(f"{name} has a header but no data rows: add at least one row.")
-    return table
 
 
 def _csv_error(

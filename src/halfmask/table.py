@@ -1,7 +1,9 @@
-"""Frames in, public and private blocks of numbers out, without a look at private values.
+"""Frames in, tables of small codes out, without a look at private values.
 
 An `Encoder` is fitted on public columns only and stored with a model; it turns a frame into a
-`Table`, the form in which every method receives data. Guarantee: docs/proofs/encoding.md.
+`Table`, the form in which every method receives data. A table holds each cell once, as a code;
+blocks of numbers and levels are made from codes on demand, so they cannot disagree.
+Guarantee: docs/proofs/encoding.md.
 """
 
 from __future__ import annotations
@@ -9,12 +11,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from halfmask.encoding import (
+    Cells,
     Coding,
     Grid,
     Levels,
@@ -22,12 +25,11 @@ from halfmask.encoding import (
     declared,
     declared_grid,
     grid_from_json,
-    learnt,
-    learnt_grid,
+    learnt_both,
     level_codes,
 )
 from halfmask.errors import DataError, InputError, SchemaError
-from halfmask.frames import as_arrow, check_columns, numbers, texts
+from halfmask.frames import as_arrow, check_columns, numbered, numbers, pieces, texts
 from halfmask.reading import read_frame
 from halfmask.schema import Column, Label, Schema
 from halfmask.units import first_rows, unit_codes
@@ -37,38 +39,209 @@ __all__ = ["Encoder", "Table", "read_frame"]
 Task = Literal["classification", "regression"]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class CodedColumn:
     """One column as levels: a small code per row, the number of levels, and what numbers stand for.
 
     `values` are those of the ordered levels of a number or date; its last level is "missing". A
-    category has none: its last two levels are "other" and "missing".
+    category has none: its last two levels are "other" and "missing". With `level_of`, codes are
+    finer than levels, and levels are looked up whenever they are read, so that none are held twice.
     """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        private: bool,
+        codes: np.ndarray,
+        levels: int,
+        values: np.ndarray | None,
+        level_of: np.ndarray | None = None,
+    ) -> None:
+        self.name, self.private, self.levels, self.values = name, private, levels, values
+        self._codes, self._level_of = codes, level_of
+
+    @property
+    def codes(self) -> np.ndarray:
+        """The level of each row."""
+        if self._level_of is None:
+            return self._codes
+        found: np.ndarray = self._level_of[self._codes]
+        return found
+
+    def mapped(self, groups: np.ndarray, rows: slice) -> np.ndarray:
+        """`groups` of the levels of some rows."""
+        if self._level_of is not None:
+            groups = groups[self._level_of]
+        found: np.ndarray = groups[self._codes[rows]]
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KeptColumn:
+    """The cells of one column: a code each (see `Cells`), and numbers where it is kept as such."""
 
     name: str
     private: bool
+    cells: Cells
     codes: np.ndarray
-    levels: int
-    values: np.ndarray | None
+    numbers: np.ndarray | None
 
-    def kept(self, rows: np.ndarray) -> CodedColumn:
+    @property
+    def width(self) -> int:
+        """The number of features that it is in a block."""
+        return self.cells.coding.width
+
+    def write(self, block: np.ndarray) -> None:
+        """Its features, into a block of zeros."""
+        if self.cells.places is not None:
+            block[np.arange(len(block)), self.cells.places[self.codes]] = 1.0
+        else:
+            block[:, 0] = self.numbers
+            block[:, 1] = self.codes == self.cells.count - 1
+
+    def coded(self) -> CodedColumn:
+        """Its levels, as the method `additive` reads them."""
+        grid, level_of = self.cells.grid, self.cells.level_of
+        assert grid is not None
+        small = np.min_scalar_type(grid.width)
+        return CodedColumn(
+            name=self.name,
+            private=self.private,
+            codes=self.codes,
+            levels=grid.width,
+            values=np.asarray(grid.values) if isinstance(grid, Grid) else None,
+            level_of=None if level_of is None else level_of.astype(small),
+        )
+
+    def kept(self, rows: np.ndarray) -> KeptColumn:
         """The same column of some rows."""
-        return replace(self, codes=self.codes[rows])
+        numbers = None if self.numbers is None else self.numbers[rows]
+        return replace(self, codes=self.codes[rows], numbers=numbers)
+
+    def filled(self, values: np.ndarray) -> KeptColumn:
+        """The column with other values: codes, or numbers in [-1, 1] if it is kept as such.
+
+        NaN is a missing number.
+        """
+        scaled = self.cells.scaled
+        if scaled is None:
+            return replace(self, codes=values.astype(self.codes.dtype))
+        codes = self.cells.of_values(scaled.unscaled(values))
+        return replace(self, codes=codes, numbers=np.where(np.isnan(values), 0.0, values))
+
+    def planted(self, rows: np.ndarray, other: KeptColumn) -> KeptColumn:
+        """The column with the cells of `other` in place of its own in `rows`."""
+        return replace(
+            self,
+            codes=_with(self.codes, rows, other.codes),
+            numbers=None if self.numbers is None else _with(self.numbers, rows, other.numbers),
+        )
+
+
+def _with(array: np.ndarray, rows: np.ndarray, values: np.ndarray | None) -> np.ndarray:
+    copied = array.copy()
+    copied[rows] = values
+    return copied
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Blocks:
+    """Features as two blocks of float64: those of a bare array, or made by hand."""
+
+    public: np.ndarray
+    private: np.ndarray
+    coded: ClassVar[tuple[CodedColumn, ...]] = ()
+
+    @property
+    def n(self) -> int:
+        return len(self.private)
+
+    def kept(self, rows: np.ndarray) -> Blocks:
+        return Blocks(public=self.public[rows], private=self.private[rows])
+
+    def planted(self, rows: np.ndarray, other: Blocks | Codes) -> Blocks:
+        return replace(self, private=_with(self.private, rows, other.private))
+
+    def blank(self) -> Blocks:
+        """The same without a private value."""
+        return replace(self, private=np.zeros_like(self.private))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Codes:
+    """Features as codes, in the order of the schema; blocks and levels are made when asked for."""
+
+    columns: tuple[KeptColumn, ...]
+    n: int
+
+    @cached_property
+    def public(self) -> np.ndarray:
+        return self._block(private=False)
+
+    @cached_property
+    def private(self) -> np.ndarray:
+        return self._block(private=True)
+
+    @cached_property
+    def coded(self) -> tuple[CodedColumn, ...]:
+        if any(column.cells.grid is None for column in self.columns):
+            return ()
+        return tuple(column.coded() for column in self.columns)
+
+    def _block(self, *, private: bool) -> np.ndarray:
+        columns = [column for column in self.columns if column.private == private]
+        block = np.zeros((self.n, sum(column.width for column in columns)))
+        start = 0
+        for column in columns:
+            column.write(block[:, start : start + column.width])
+            start += column.width
+        return block
+
+    def read(self, table: pa.Table, start: int) -> None:
+        """Write the rows of `table` from row `start` on. Guarantee: docs/proofs/encoding.md."""
+        at = slice(start, start + table.num_rows)
+        for column in self.columns:
+            codes, numbers = column.cells.read(table, column.name)
+            column.codes[at] = codes
+            if column.numbers is not None:
+                column.numbers[at] = numbers
+
+    def kept(self, rows: np.ndarray) -> Codes:
+        columns = tuple(column.kept(rows) for column in self.columns)
+        return Codes(columns=columns, n=len(np.arange(self.n)[rows]))
+
+    def planted(self, rows: np.ndarray, other: Blocks | Codes) -> Codes:
+        if not isinstance(other, Codes):
+            raise InputError("Rows of a bare array cannot be planted in a table with a schema.")
+        pairs = zip(self.columns, other.columns, strict=True)
+        columns = tuple(
+            mine.planted(rows, theirs) if mine.private else mine for mine, theirs in pairs
+        )
+        return replace(self, columns=columns)
+
+    def blank(self) -> Codes:
+        """The same without a private value."""
+        columns = (c.filled(np.zeros(self.n)) if c.private else c for c in self.columns)
+        return replace(self, columns=tuple(columns))
+
+    def filled(self, name: str, values: np.ndarray) -> Codes:
+        columns = (c.filled(values) if c.name == name else c for c in self.columns)
+        return replace(self, columns=tuple(columns))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Table:
-    """Rows as two blocks of float64, known to have norms of at most `public_norm`, `private_norm`.
+    """Rows: codes of columns, or blocks of a bare array; a label, a unit, and what is known of all.
 
+    `public` and `private` are the features as two blocks of float64, known to have norms of at most
+    `public_norm`, `private_norm`; `*_sources` name the column behind each feature of a block.
+    `coded` are the same columns as levels, in the order of the schema; a bare array has none.
     `label` holds class codes (int64, positions in `classes`) or targets clamped to `label_bounds`;
     a missing label is the code -1 or NaN.
     `unit` holds the code of each row's unit, `rows` its position in the frame it came from.
-    `*_sources` name the column behind each feature of a block. `coded` are the same columns as
-    levels, in the order of the schema (see `CodedColumn`); a bare array has none.
     """
 
-    public: np.ndarray
-    private: np.ndarray
+    features: Blocks | Codes
     label: np.ndarray | None
     unit: np.ndarray | None
     rows: np.ndarray
@@ -84,7 +257,21 @@ class Table:
     label_bounds: tuple[float, float] | None
     max_rows: int
     schema: Schema | None
-    coded: tuple[CodedColumn, ...] = ()
+
+    @property
+    def public(self) -> np.ndarray:
+        """The public features, one row each."""
+        return self.features.public
+
+    @property
+    def private(self) -> np.ndarray:
+        """The private features, one row each."""
+        return self.features.private
+
+    @property
+    def coded(self) -> tuple[CodedColumn, ...]:
+        """The columns as levels."""
+        return self.features.coded
 
     @property
     def n(self) -> int:
@@ -131,17 +318,41 @@ class Table:
         kept = np.flatnonzero(~self.unlabelled)
         if not len(kept):
             raise DataError("No row has a label: pass rows of which some have one.")
-        if len(self.private) != self.n:
+        if self.features.n != self.n:
             raise InputError("The file was decoded with rows that lack a label: read it anew.")
+        return self.kept(kept)
+
+    def kept(self, rows: np.ndarray) -> Table:
+        """Some of the rows, by position; units are counted anew."""
         return replace(
             self,
-            public=self.public[kept],
-            private=self.private[kept],
-            label=None if self.label is None else self.label[kept],
-            unit=None if self.unit is None else np.unique(self.unit[kept], return_inverse=True)[1],
-            rows=self.rows[kept],
-            coded=tuple(column.kept(kept) for column in self.coded),
+            features=self.features.kept(rows),
+            label=None if self.label is None else self.label[rows],
+            unit=None if self.unit is None else np.unique(self.unit[rows], return_inverse=True)[1],
+            rows=self.rows[rows],
         )
+
+    def planted(self, rows: np.ndarray, other: Table) -> Table:
+        """The private values and the labels of `other`, one of its rows for each of `rows`."""
+        features = self.features.planted(rows, other.features)
+        label = None if self.label is None else _with(self.label, rows, other.label)
+        return replace(self, features=features, label=label)
+
+    def filled(self, column: str, values: np.ndarray) -> Table:
+        """The table with other values of a column: see `KeptColumn.filled`."""
+        if not isinstance(self.features, Codes):
+            raise InputError("A bare array has no columns with a meaning: encode with a schema.")
+        return replace(self, features=self.features.filled(column, values))
+
+    def with_blocks(
+        self, *, public: np.ndarray | None = None, private: np.ndarray | None = None
+    ) -> Table:
+        """The table with other features, which have no levels any more."""
+        features = Blocks(
+            public=self.public if public is None else public,
+            private=self.private if private is None else private,
+        )
+        return replace(self, features=features)
 
     @classmethod
     def from_arrays(
@@ -163,8 +374,7 @@ class Table:
         label, classes = bare_label(y, len(block), task, label_bounds)
         names = tuple(f"x{index}" for index in range(block.shape[1]))
         return cls(
-            public=np.zeros((len(block), 0)),
-            private=block,
+            features=Blocks(public=np.zeros((len(block), 0)), private=block),
             label=label,
             unit=None,
             rows=np.arange(len(block)),
@@ -204,14 +414,6 @@ class _Block:
     def norm(self) -> float:
         return math.sqrt(len(self.columns))
 
-    def encode(self, table: pa.Table) -> np.ndarray:
-        block = np.zeros((table.num_rows, sum(coding.width for coding in self.codings)))
-        start = 0
-        for column, coding in zip(self.columns, self.codings, strict=True):
-            coding.write(block[:, start : start + coding.width], table, column.name)
-            start += coding.width
-        return block
-
 
 class Encoder:
     """Turns frames into tables. It holds the schema and what was learnt from public columns.
@@ -236,6 +438,16 @@ class Encoder:
         self._grids = grids
         self._public = self._block("public")
         self._private = self._block("private")
+        codings = {
+            column.name: coding
+            for block in (self._public, self._private)
+            for column, coding in zip(block.columns, block.codings, strict=True)
+        }
+        whole = self.grids or {}
+        self._cells = {
+            column.name: Cells(codings[column.name], whole.get(column.name))
+            for column in schema.columns
+        }
 
     def _block(self, role: str) -> _Block:
         columns = tuple(column for column in self.schema.columns if column.role == role)
@@ -247,13 +459,13 @@ class Encoder:
         """Learn levels, quantile bins and ranges of the public columns that leave them open."""
         check_columns(frame, [column.name for column in schema.columns])
         public = [column for column in schema.columns if column.role == "public"]
-        # Only these columns are handed to what learns.
-        table = as_arrow(frame, [column.name for column in public])
-        return cls(
-            schema,
-            {column.name: learnt(column, table) for column in public if declared(column) is None},
-            {column.name: learnt_grid(column, table) for column in public},
-        )
+        codings: dict[str, Coding] = {}
+        grids: dict[str, Grid | Levels] = {}
+        for column in public:
+            coding, grids[column.name] = learnt_both(column, frame)
+            if coding is not None:
+                codings[column.name] = coding
+        return cls(schema, codings, grids)
 
     @property
     def public_names(self) -> tuple[str, ...]:
@@ -274,31 +486,36 @@ class Encoder:
         """The frame's rows as a table; with a unit, each unit's first `max_rows` rows only.
 
         Without the label (new rows to predict) every row is kept; `with_unit=False` keeps every
-        row of labelled data too, as an evaluation wants, and allows labels to be missing.
+        row of labelled data too, as an evaluation wants, and allows labels to be missing. The rows
+        of a file (`FileRows`) are read piece by piece.
         Guarantee: docs/proofs/units.md: which rows are kept does not depend on private values.
         """
         schema = self.schema
         unit = schema.unit if (with_label if with_unit is None else with_unit) else None
         names = [column.name for column in schema.columns]
         names += [schema.label.name] if with_label else []
-        names += [unit.column] if unit else []
-        table = as_arrow(frame, names)
-        if table.num_rows == 0:
-            raise DataError("The data has no rows: pass at least one.")
+        check_columns(frame, [*names, *([unit.column] if unit else [])])
         skip = schema.label.missing == "skip" or with_unit is False
-        label = _label(table, schema.label, skip=skip) if with_label else None
-        public, private = self._public.encode(table), self._private.encode(table)
-        coded = self._coded(table)
-        rows, codes = np.arange(table.num_rows), None
+        n, parts = pieces(frame, names)
+        if n == 0:
+            raise DataError("The data has no rows: pass at least one.")
+        label = _no_labels(n, schema.label) if with_label else None
+        features = self._reserved(n, schema.columns)
+        for start, table in parts:
+            with numbered(start):
+                if label is not None:
+                    found = _label(table, schema.label, skip=skip)
+                    label[start : start + table.num_rows] = found
+                features.read(table, start)
+        rows, codes = np.arange(n), None
         if unit is not None:
-            rows, codes = first_rows(unit_codes(texts(table, unit.column), unit.column), unit)
-            if len(rows) < table.num_rows:
-                public, private = public[rows], private[rows]
+            ids = texts(as_arrow(frame, [unit.column]), unit.column)
+            rows, codes = first_rows(unit_codes(ids, unit.column), unit)
+            if len(rows) < n:
+                features = features.kept(rows)
                 label = None if label is None else label[rows]
-                coded = tuple(column.kept(rows) for column in coded)
         return Table(
-            public=public,
-            private=private,
+            features=features,
             label=label,
             unit=codes,
             rows=rows,
@@ -314,7 +531,6 @@ class Encoder:
             label_bounds=schema.label.bounds,
             max_rows=1 if schema.unit is None else schema.unit.max_rows,
             schema=schema,
-            coded=coded,
         )
 
     @property
@@ -329,46 +545,44 @@ class Encoder:
             for column in self.schema.columns
         }
 
-    def ends(self) -> tuple[CodedColumn, ...]:
-        """Two made-up rows: the first level of every column, and the last."""
-        grids = self.grids or {}
-        return tuple(
-            CodedColumn(
-                name=column.name,
-                private=column.role == "private",
-                codes=np.array([0, grids[column.name].width - 1]),
-                levels=grids[column.name].width,
-                values=None,
-            )
-            for column in self.schema.columns
-            if column.name in grids
-        )
-
-    def _coded(self, table: pa.Table) -> tuple[CodedColumn, ...]:
-        """Every column as levels. Guarantee: docs/proofs/encoding.md."""
-        coded: list[CodedColumn] = []
-        grids = self.grids
-        if grids is None:
-            return ()
+    def ends(self) -> Codes:
+        """Two made-up rows: the first code of every column, and the last."""
+        kept = []
         for column in self.schema.columns:
-            grid = grids[column.name]
-            small = np.min_scalar_type(grid.width)
-            coded.append(
-                CodedColumn(
+            cells = self._cells[column.name]
+            kept.append(
+                KeptColumn(
                     name=column.name,
                     private=column.role == "private",
-                    codes=grid.codes(table, column.name).astype(small),
-                    levels=grid.width,
-                    values=np.asarray(grid.values) if isinstance(grid, Grid) else None,
+                    cells=cells,
+                    codes=np.array([0, cells.count - 1]),
+                    numbers=None if cells.scaled is None else np.array([-1.0, 0.0]),
                 )
             )
-        return tuple(coded)
+        return Codes(columns=tuple(kept), n=2)
+
+    def _reserved(self, n: int, columns: tuple[Column, ...]) -> Codes:
+        """Room for the codes of `n` rows."""
+        kept = []
+        for column in columns:
+            cells = self._cells[column.name]
+            kept.append(
+                KeptColumn(
+                    name=column.name,
+                    private=column.role == "private",
+                    cells=cells,
+                    codes=np.zeros(n, dtype=cells.dtype),
+                    numbers=None if cells.scaled is None else np.zeros(n),
+                )
+            )
+        return Codes(columns=tuple(kept), n=n)
 
     def encode_public(self, frame: Any) -> np.ndarray:
         """The public features of a frame's rows; no other column is read."""
-        return self._public.encode(
-            as_arrow(frame, [column.name for column in self._public.columns])
-        )
+        table = as_arrow(frame, [column.name for column in self._public.columns])
+        features = self._reserved(table.num_rows, self._public.columns)
+        features.read(table, 0)
+        return features.public
 
     def to_json(self) -> dict[str, Any]:
         """The schema, and what was learnt of public columns: nothing else is known."""
@@ -392,6 +606,10 @@ class Encoder:
         grids = data.get("grids")
         stored = grids and {name: grid_from_json(grid) for name, grid in grids.items()}
         return cls(Schema.from_dict(data["schema"]), codings, stored)
+
+
+def _no_labels(n: int, label: Label) -> np.ndarray:
+    return np.zeros(n, dtype=np.float64 if label.classes is None else np.int64)
 
 
 def _label(table: pa.Table, label: Label, *, skip: bool) -> np.ndarray:

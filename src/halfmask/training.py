@@ -7,10 +7,13 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from halfmask.accounting.gaussian import check_delta, check_epsilon
 from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
@@ -19,6 +22,7 @@ from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
 from halfmask.mechanisms.release import Door as Door
 from halfmask.mechanisms.release import Interrupted, Releaser
+from halfmask.memory import check_memory
 from halfmask.methods.auto import Choice, Problem, choose
 from halfmask.methods.fitted import LINEAR_METHODS, LinearMethod, linear_method
 from halfmask.model import LinearModel, Model
@@ -91,6 +95,8 @@ def train(
     ranks: Ranks | None = None,
     checkpoint: str | Path | None = None,
     door: Door = Releaser,
+    public_model: Any = None,
+    sample_weight: Any = None,
 ) -> Model:
     """Fit `table` under (epsilon, delta) and state what was promised.
 
@@ -100,6 +106,9 @@ def train(
     charged; the file beside it that ends in .run holds its name in the ledger. With `ranks`
     every machine makes this call on its own rows; only the first one's ledger is charged.
     `door` makes the releaser of one machine: an audit has its own.
+    With a public label `public_model` is an unfitted scikit-learn estimator that takes the place
+    of additive's free model of the public columns. `sample_weight` are public weights, one for
+    each row of the frame that `table` came from.
     """
     check_epsilon(epsilon)
     check_delta(delta)
@@ -107,14 +116,22 @@ def train(
     if table.label is None:
         raise InputError("Training needs the label: pass it with the data.")
     _check_unit(table)
+    frame_rows = table.n if table.unit is None else None
     if not table.label_private:
         # Which public labels are missing is public too.
         table = table.labelled()
     choice = choose_method(method, table, epsilon=epsilon, delta=delta, spread=ranks is not None)
-    if choice.method != "mlp" and len(table.private) != table.n:
+    if choice.method != "mlp" and table.features.n != table.n:
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
     if ranks is not None:
         _check_spread(table, choice.method)
+    check_memory(table, choice.method)
+    weights = _checked_weights(sample_weight, table, choice.method, frame_rows)
+    if public_model is not None and choice.method != "additive":
+        raise InputError(
+            f"Method {choice.method!r} has no free model: public_model is for additive, which "
+            "needs a schema, a public label and two classes or a number."
+        )
     budget = open_budget(ledger, epsilon=epsilon, delta=delta, relation=checked)
     if ranks is None:
         stored = choice.method == "mlp" and checkpoint is not None
@@ -151,16 +168,62 @@ def train(
 
         if options:
             raise InputError(f"Method 'additive' has no option {next(iter(options))!r}.")
-        added = fit_additive(table, releaser, epsilon=epsilon, delta=delta)
-        return AdditiveModel(
-            privacy=state(table, releaser, delta=delta), details=added.details, fit=added, **common
+        added = fit_additive(
+            table,
+            releaser,
+            epsilon=epsilon,
+            delta=delta,
+            public_model=public_model,
+            sample_weight=weights,
         )
+        stated = state(table, releaser, delta=delta, notes=added.notes)
+        return AdditiveModel(privacy=stated, details=added.details, fit=added, **common)
     fitter = linear_method(choice.method)
     _check_options(choice.method, fitter, options or {})
     fit = fitter(table, releaser, epsilon=epsilon, delta=delta, **dict(options or {}))
     return LinearModel(
         privacy=state(table, releaser, delta=delta), details=fit.details, fit=fit, **common
     )
+
+
+def _checked_weights(
+    given: Any, table: Table, method: str, frame_rows: int | None
+) -> NDArray[np.float64] | None:
+    """Public weights of the table's rows; None where there are none, or all are the same.
+
+    `frame_rows` is None where a unit's rows beyond its first ones are not in the table.
+    """
+    if given is None:
+        return None
+    try:
+        weights = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("Expected sample_weight to be numbers, one for each row.") from None
+    if weights.ndim == 0:
+        weights = np.full(int(table.rows.max()) + 1, float(weights))
+    if weights.ndim != 1:
+        raise InputError("Sample weights must be 1D array or scalar: one number for each row.")
+    if frame_rows not in (None, len(weights)) or len(weights) <= int(table.rows.max(initial=0)):
+        raise InputError(
+            "Expected one sample_weight for each row of the frame"
+            + (f": {frame_rows}, got {len(weights)}." if frame_rows else f", got {len(weights)}.")
+        )
+    wrong = ~(np.isfinite(weights) & (weights >= 0))
+    if wrong.any():
+        raise InputError(
+            f"sample_weight, row {int(wrong.argmax()) + 1}: expected a finite number >= 0."
+        )
+    kept: NDArray[np.float64] = weights[table.rows]
+    if not kept.any():
+        raise InputError("Every sample_weight is zero: at least one row has to count.")
+    if (kept == kept[0]).all():
+        return None
+    if method != "additive":
+        raise InputError(
+            f"Method {method!r} takes no sample_weight: leave it out, or use additive (a schema, "
+            "and two classes or a number)."
+        )
+    return kept
 
 
 def _check_unit(table: Table) -> None:
@@ -226,10 +289,12 @@ def _check_options(method: str, fitter: LinearMethod, options: Mapping[str, Any]
             )
 
 
-def state(table: Table, releaser: Releaser, *, delta: float) -> Statement:
+def state(
+    table: Table, releaser: Releaser, *, delta: float, notes: Sequence[str] = ()
+) -> Statement:
     """The statement of a fit on `table` whose releases all went through `releaser`."""
     schema = table.schema
-    notes = list(releaser.notes)
+    notes = [*releaser.notes, *notes]
     if schema is None and table.task == "classification":
         notes.append("The set of labels present in the data counts as public.")
     if schema is None:

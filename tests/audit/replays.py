@@ -231,7 +231,12 @@ def as_pyarrow(values: dict[str, list[Any]]) -> pa.Table:
 
 
 def assert_within_charge(
-    estimator: Any, frame: Any, neighbour: Any, *, replaced: int | None = None
+    estimator: Any,
+    frame: Any,
+    neighbour: Any,
+    *,
+    replaced: int | None = None,
+    sample_weight: Any = None,
 ) -> float:
     """Fit on `frame`, replay on its neighbour, and check everything that privacy hangs on.
 
@@ -240,8 +245,8 @@ def assert_within_charge(
     sampled step without `replaced` does not move; and the noise is as large as was said. Returns
     the share of the charge that was reached (for sampled steps: the largest of one step).
     """
-    told = record(estimator, frame)
-    other = replay(estimator, neighbour, told)
+    told = record(estimator, frame, sample_weight=sample_weight)
+    other = replay(estimator, neighbour, told, sample_weight=sample_weight)
     assert told.same_model(other), "the models differ: something private passed no noise"
     epsilon = account(told.events, delta=estimator.delta, relation=told.relation)
     assert epsilon <= estimator.epsilon * (1 + 1e-9)

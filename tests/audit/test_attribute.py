@@ -92,6 +92,44 @@ def test_every_private_column_is_attacked(fitted):
         assert each.rows == 200
 
 
+def test_values_that_an_additive_model_tells_are_guessed_with_it():
+    """A high dose and a weight make ill together: healthy at that weight means a low dose."""
+    generator = np.random.default_rng(6)
+    n = 4000
+    dose, weight = (generator.random(n) < 0.7).astype(int), generator.integers(0, 2, n)
+    ill = dose & weight
+    frame = pa.table(
+        {
+            "dose": np.array(["low", "high"])[dose],
+            "weight": weight,
+            "other": generator.integers(0, 4, n),
+            "ill": np.array(["no", "yes"])[ill],
+        }
+    )
+    schema = Schema(
+        label=Label("ill", "private", classes=("no", "yes")),
+        columns=(
+            Column("dose", "private", "category", categories=("low", "high")),
+            Column("weight", "private", "number", bounds=(0, 1)),
+            Column("other", "private", "number", bounds=(0, 3)),
+        ),
+    )
+    encoder = Encoder.fit(schema, frame)
+    table = encoder.encode(frame)
+    model = train(
+        table,
+        epsilon=300.0,
+        delta=1e-6,
+        relation="replace",
+        method="additive",
+        noise=noise_source(),
+        encoder=encoder,
+    )
+    found = {each.column: each for each in attribute_inference(model, table)}
+    assert found["dose"].with_model > found["dose"].without_model + 0.05
+    assert abs(found["other"].with_model - found["other"].without_model) < 0.05
+
+
 def test_the_figure_names_every_column(fitted, tmp_path):
     path = tmp_path / "figure.svg"
     names = ["age", "cost_in_$", "x<y"]

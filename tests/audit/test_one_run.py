@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,9 +14,10 @@ from halfmask.audit.one_run import Canaries, one_run, one_run_epsilon, p_value, 
 from halfmask.datasets import load_adult
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import noise_source
+from halfmask.methods.additive import AdditiveFit
 from halfmask.methods.fitted import LinearFit
 from halfmask.model import LinearModel
-from halfmask.schema import Schema
+from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder, Table
 from halfmask.training import train
 
@@ -106,6 +108,116 @@ def test_a_private_fit_is_not_refuted():
     assert not audit(table, private, 60).refuted
 
 
+def levels_table(rows=150, columns=100, levels=60):
+    """Nothing but private categories: what an additive fit without noise remembers a row by."""
+    generator = np.random.default_rng(4)
+    words = [f"w{level}" for level in range(levels)]
+    names = [f"c{column}" for column in range(columns)]
+    frame = {name: generator.choice(words, rows) for name in names}
+    frame["y"] = generator.choice(["no", "yes"], rows)
+    schema = Schema(
+        label=Label("y", "private", classes=("no", "yes")),
+        columns=tuple(
+            Column(name, "private", "category", categories=tuple(words)) for name in names
+        ),
+    )
+    encoder = Encoder.fit(schema, pa.table(frame))
+    return encoder, encoder.encode(pa.table(frame))
+
+
+def test_an_additive_fit_without_noise_is_refuted():
+    encoder, table = levels_table()
+    private = train(
+        table,
+        epsilon=1.0,
+        delta=1e-6,
+        relation="replace",
+        method="additive",
+        noise=noise_source(),
+        encoder=encoder,
+    )
+
+    def leaking(planted):
+        signs = (2.0 * planted.label - 1) / len(planted.coded)
+        weights = [np.bincount(c.codes, signs, minlength=c.levels) for c in planted.coded]
+        return replace(private, fit=AdditiveFit(weights=tuple(weights), intercept=0.0))
+
+    finding = audit(table, leaking, 60)
+    assert finding.refuted
+    assert finding.details["right_guesses"] > 0.95
+
+
+def test_an_additive_fit_is_not_refuted():
+    _, table = levels_table()
+
+    def private(planted):
+        return train(
+            planted,
+            epsilon=1.0,
+            delta=1e-6,
+            relation="replace",
+            method="additive",
+            noise=noise_source(),
+        )
+
+    assert not audit(table, private, 60).refuted
+
+
+def encoded_cells(table):
+    """For each row and private column, the features and the level it has."""
+    sources = np.array(table.private_sources)
+    for column in table.coded:
+        if column.private:
+            yield column, table.private[:, sources == column.name]
+
+
+def test_features_and_levels_of_a_planted_row_belong_to_one_value():
+    schema = Schema(
+        label=Label("y", "private", classes=("no", "yes")),
+        columns=(
+            Column("wide", "private", "number", bounds=(0, 1000)),
+            Column("few", "private", "number", bounds=(0, 5)),
+            Column("kept", "private", "number", bounds=(-2, 2), bins=0),
+            Column("day", "private", "date", bounds=("2000-01-01", "2020-12-31")),
+            Column("kind", "private", "category", categories=("a", "b")),
+        ),
+    )
+    generator = np.random.default_rng(8)
+    n = 20_000
+    days = np.datetime64("1999-06-01") + generator.integers(0, 8000, n)
+    frame = pa.table(
+        {
+            "wide": generator.choice([*np.linspace(-1, 1001, 3001), np.nan], n),
+            "few": np.resize([*np.linspace(-1, 6, 7001), np.nan], n),
+            "kept": generator.choice([*np.linspace(-2.5, 2.5, 4001), np.nan], n),
+            "day": pa.array(days, mask=generator.random(n) < 0.05),
+            "kind": generator.choice(["a", "b", "z", ""], n),
+            "y": generator.choice(["no", "yes"], n),
+        }
+    )
+    table = Encoder.fit(schema, frame).encode(frame)
+    planted = Canaries.planted(table, 1000)
+    changed = planted.table(table)
+    assert not all(
+        np.array_equal(before.codes, after.codes)
+        for before, after in zip(table.coded, changed.coded, strict=True)
+    )
+    for (column, features), (new, planted_features) in zip(
+        encoded_cells(table), encoded_cells(changed), strict=True
+    ):
+        if column.name == "kept":
+            # A number of a level lies between the numbers of the levels beside it.
+            missing = new.codes == new.levels - 1
+            assert np.array_equal(missing, planted_features[:, 1] == 1)
+            order = np.argsort(planted_features[~missing, 0], kind="stable")
+            assert (np.diff(new.codes[~missing][order].astype(int)) >= 0).all()
+            continue
+        seen = set(zip(column.codes, features.argmax(axis=1), strict=True))
+        assert set(zip(new.codes, planted_features.argmax(axis=1), strict=True)) <= seen
+    for first, second in zip(planted.alone(False).coded, planted.alone(True).coded, strict=True):
+        assert (first.codes != second.codes).all()
+
+
 def adult_table(rows):
     frame, _, schema = load_adult()
     frame = frame.slice(0, rows)
@@ -143,6 +255,8 @@ def test_taking_rows_keeps_blocks_aligned():
     some = take(table, np.array([4, 2]))
     assert some.n == 2
     assert np.array_equal(some.private, table.private[[4, 2]])
+    for column, whole in zip(some.coded, table.coded, strict=True):
+        assert np.array_equal(column.codes, whole.codes[[4, 2]])
     assert isinstance(some.schema, Schema)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
-from halfmask.table import Table
+from halfmask.table import Blocks, Table
 
 
 def table_of(
@@ -31,8 +31,7 @@ def table_of(
 
     label = rng.integers(0, classes, size=n) if classes else rng.uniform(2, 5, size=n)
     return Table(
-        public=block(public),
-        private=block(private),
+        features=Blocks(public=block(public), private=block(private)),
         label=label,
         unit=None if units is None else np.sort(np.arange(n) % units),
         rows=np.arange(n),

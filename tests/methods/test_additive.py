@@ -20,7 +20,7 @@ from halfmask.methods.additive_descent import public_label_moves, slope_bounds, 
 from halfmask.methods.code_sums import CodeSums
 from halfmask.methods.smooth_codes import level_features
 from halfmask.model import Model
-from halfmask.schema import Column, Label, Schema
+from halfmask.schema import Column, Label, Schema, Unit
 from halfmask.table import CodedColumn, Encoder
 
 # So loud a budget that even a dozen rows go through every stage.
@@ -328,3 +328,33 @@ def test_a_model_and_its_plan_do_not_depend_on_what_was_not_released() -> None:
     told = record(estimator, train)
     again = replay(estimator, other, told)
     assert told.same_model(again)
+
+
+def test_public_sums_do_not_carry_private_codes_in_their_last_digit() -> None:
+    """Weights of units are fractions: summed in another order they end in another digit."""
+    rng = np.random.default_rng(4)
+    n = 60
+    columns = (
+        Column("age", "public", "number"),
+        Column("pay", "private", "number", bounds=(0.0, 1.5)),
+        Column("kind", "private", "category", categories=("a", "b", "c")),
+    )
+    label = Label("y", "public", bounds=(0.0, 1.0))
+    schema = Schema(label=label, columns=columns, unit=Unit(column="id", max_rows=9))
+    sizes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 3, 3]
+    frame = pd.DataFrame(
+        {
+            "age": rng.choice([20.0, 30.0, 40.0], n),
+            "pay": rng.random(n),
+            "kind": rng.choice(["a", "b", "c"], n),
+            "y": rng.random(n),
+            "id": np.repeat([f"p{place}" for place in range(len(sizes))], sizes),
+        }
+    ).sample(frac=1, random_state=0)
+    estimator = HalfmaskRegressor(schema, epsilon=LOUD, delta=1e-6, method="additive")
+    told = record(estimator, frame)
+    for unit in (f"p{place}" for place in range(len(sizes))):
+        mine = frame["id"] == unit
+        neighbour = frame.assign(pay=frame["pay"].where(~mine, rng.random(n)), kind="b")
+        neighbour["kind"] = neighbour["kind"].where(mine, frame["kind"])
+        assert told.same_model(replay(estimator, neighbour, told))

@@ -128,7 +128,9 @@ def test_the_empty_batch_is_legal() -> None:
 def test_dp_sgd_ignores_that_columns_are_public() -> None:
     table = table_of(label_private=False)
     hidden = replace(
-        table, public=np.zeros((60, 0)), private=np.hstack([table.public, table.private]),
+        table.with_blocks(
+            public=np.zeros((60, 0)), private=np.hstack([table.public, table.private])
+        ),
         public_norm=0.0, private_norm=math.sqrt(2), public_sources=(), label_private=True,
     )  # fmt: skip
     options = {"epsilon": 1.0, "delta": 1e-5, "rate": 0.5, "steps": 5, "clip_norm": 1.0}

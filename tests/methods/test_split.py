@@ -60,7 +60,7 @@ def test_norms_are_those_of_the_contributions_one_by_one(
 
 def test_public_gradient_reads_nothing_private() -> None:
     table = table_of(classes=3)
-    other = replace(table, private=table.private[::-1], label=table.label[::-1])
+    other = replace(table.with_blocks(private=table.private[::-1]), label=table.label[::-1])
     rows, changed = SplitRows.of(table), SplitRows.of(other)
     coef = np.random.default_rng(3).normal(size=rows.shape)
     batch = np.arange(0, 60, 2)
@@ -81,7 +81,7 @@ def test_label_contributions_keep_to_the_clip_norm_and_pass_the_pair_test(
     """Neighbours differ in one unit's labels; nothing is clipped, and the claimed pair holds."""
     rng = np.random.default_rng(seed)
     table = table_of(27, private=0, classes=classes, units=units, seed=seed)
-    table = replace(table, public=scale * table.public)
+    table = table.with_blocks(public=scale * table.public)
     who = int(rng.integers(table.units))
     mine = np.arange(27) == who if table.unit is None else table.unit == who
     fresh = rng.integers(0, classes, size=27) if classes else rng.choice([2.0, 5.0], size=27)
@@ -162,7 +162,7 @@ def test_neighbours_move_a_step_by_at_most_twice_the_clip_norm(
     if table.label_private:
         fresh = rng.integers(0, classes, size=27) if classes else rng.choice([2.0, 5.0], size=27)
         label = np.where(mine, fresh, label)
-    neighbour = replace(table, private=private, label=label)
+    neighbour = replace(table.with_blocks(private=private), label=label)
     rows = SplitRows.of(table, everything_private=everything)
     coef = 3 * rng.normal(size=rows.shape)
     sums = []

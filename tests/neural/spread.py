@@ -84,15 +84,7 @@ def table(label: str = "public", features: str = "private") -> Table:
 
 
 def part(whole: Table, rows: range) -> Table:
-    some = slice(rows.start, rows.stop)
-    assert whole.label is not None
-    return replace(
-        whole,
-        public=whole.public[some],
-        private=whole.private[some],
-        label=whole.label[some],
-        rows=whole.rows[some],
-    )
+    return whole.kept(np.arange(rows.start, rows.stop))
 
 
 def neighbour(whole: Table) -> Table:
@@ -105,7 +97,7 @@ def neighbour(whole: Table) -> Table:
     if whole.label_private:
         label = label.copy()
         label[7] = (label[7] + 1) % CLASSES
-    return replace(whole, private=private, label=label)
+    return replace(whole.with_blocks(private=private), label=label)
 
 
 def fit(name: str, ranks: Any = None, *, changed: bool = False) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def test_values_that_are_not_finite_contribute_nothing() -> None:
 def _with_private(table: Table, private: np.ndarray) -> Table:
     from dataclasses import replace
 
-    return replace(table, private=private, rows=np.arange(len(private)))
+    return replace(table.with_blocks(private=private), rows=np.arange(len(private)))
 
 
 def test_the_norm_of_private_rows_follows_public_columns_alone() -> None:

@@ -83,7 +83,7 @@ SCHEMES = ("light", "dark")
 
 @pytest.fixture(scope="module")
 def report(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a model that was audited and has a learning curve: every figure there is."""
+    """The page of a model that was audited and has every curve: every figure there is."""
     place = tmp_path_factory.mktemp("browser")
     folder, out = place / "model", place / "report.html"
     shutil.copytree(trained.folder, folder)
@@ -96,7 +96,9 @@ def report(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     curve = PublicLoss("a loss", steps=30)
     for step in range(1, 31):
         curve.note(step, 1 / step)
-    replace(model, details={**model.details, **curve.details()}).save(folder)
+    parts = [{"predicted": p, "observed": 0.9 * p, "bar": 0.1, "rows": 50} for p in (0.1, 0.5)]
+    covered = {**model.details["covered"], "reliability": parts}
+    replace(model, details={**model.details, **curve.details(), "covered": covered}).save(folder)
     run("report", folder, "--out", out, "--data", trained.data, "--audit", kept)
     return out
 
@@ -135,7 +137,7 @@ def test_embedded_statement_parses_and_equals_the_models(
 
 def test_all_figures_are_drawn(browser: Chromium) -> None:
     figures = browser.evaluate(FIGURES)
-    assert len(figures) == 7, [figure["label"] for figure in figures]
+    assert len(figures) == 8, [figure["label"] for figure in figures]
     for figure in figures:
         assert figure["width"] > 200, figure
         assert figure["height"] > 100, figure

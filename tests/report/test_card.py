@@ -36,6 +36,22 @@ def test_card_has_front_matter_that_machines_read(trained: Trained, tmp_path: Pa
     assert "not covered by the guarantee" in body
 
 
+def test_covered_scores_stand_apart_from_those_on_rows_of_the_users(
+    trained: Trained, tmp_path: Path
+) -> None:
+    covered = Model.load(trained.folder).details["covered"]
+    text = written(trained, "card", tmp_path, "--data", trained.data)
+    meta = yaml.safe_load(text.split("---\n", 2)[1])
+    shown = meta["differential_privacy"]["covered_scores"]
+    assert shown["log_loss"] == {"value": covered["log_loss"], "bar": covered["log_loss_bar"]}
+    part = text.split("Scores that the guarantee covers")[1].split("\n## ")[0]
+    assert "paid for: covered by the guarantee" in part
+    assert f"| log loss | {covered['log_loss']:.4g} | ± {covered['log_loss_bar']:.2g} |" in part
+    facts = json.loads(written(trained, "json", tmp_path))
+    assert facts["covered"]["covered_by_guarantee"] is True
+    assert facts["covered"]["auc"] == covered["auc"]
+
+
 @pytest.mark.parametrize("form", ["md", "card"])
 def test_markdown_keeps_user_text_as_text(trained: Trained, tmp_path: Path, form: str) -> None:
     text = written(trained, form, tmp_path)

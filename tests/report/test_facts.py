@@ -60,6 +60,31 @@ def test_the_learning_curve_is_drawn_where_a_method_left_one(
     assert "no learning curve" in page(gather(trained.folder))
 
 
+def test_covered_scores_are_read_from_what_older_and_damaged_models_hold(
+    trained: Trained, tmp_path: Path
+) -> None:
+    model = Model.load(trained.folder)
+
+    def stored(name: str, covered: object) -> Path:
+        replace(model, details={**model.details, "covered": covered}).save(tmp_path / name)
+        return tmp_path / name
+
+    older = gather(stored("older", {"log_loss": 0.3, "log_loss_bar": 0.02, "auc": 0.7}))
+    assert "not stored" in page(older)
+    part = {"predicted": 0.1, "observed": 0.2, "bar": 0.05}
+    whole = {"log_loss": 0.3, "log_loss_bar": 0.02, "auc": 0.7, "auc_bar": 0.1}
+    text = page(gather(stored("whole", {**whole, "reliability": [part, part]})))
+    assert "covered by the guarantee" in text
+    assert 'id="covered-figure' in text
+    number = page(gather(stored("number", {"rmse": 3.0, "rmse_bar": 0.5})))
+    assert "± 0.5" in number
+    assert 'id="covered-figure' not in number
+    assert "released no score of its own" in page(gather(stored("none", None)))
+    for place, broken in enumerate(({"log_loss": "x"}, {"log_loss": 1, "reliability": [{}]})):
+        with pytest.raises(DataError, match="covered scores"):
+            gather(stored(str(place), broken))
+
+
 def test_of_many_charges_the_last_are_drawn_and_all_are_counted(
     trained: Trained, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ DRAWN: dict[str, Callable[[Axes], Axes]] = {
     "learning": lambda ax: plots.learning_curve([(1, 0.7), (2, 0.5)], ax=ax),
     "roc": lambda ax: plots.roc({NAME: LINE}, ax=ax),
     "calibration": lambda ax: plots.calibration({NAME: LINE}, ax=ax),
+    "reliability": lambda ax: plots.reliability([(0.1, 0.12, 0.05), (0.4, 0.3, 0.5)], ax=ax),
     "guesses": lambda ax: plots.guess_bars([(NAME, 0.4, 0.5, 0.6)], ax=ax),
     "methods": lambda ax: plots.method_bars([(NAME, 0.8)], metric="accuracy", ax=ax),
 }

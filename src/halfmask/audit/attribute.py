@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from halfmask.accounting.events import Event
 from halfmask.audit.one_run import log_likelihoods, take
 from halfmask.errors import InputError
 from halfmask.model import Model
-from halfmask.table import Table
+from halfmask.table import Codes, KeptColumn, Table
 
 Floats = NDArray[np.float64]
 
@@ -74,7 +74,7 @@ class GuessingGain:
 
 def attribute_inference(model: Model, table: Table, *, rows: int = 2000) -> list[Inference]:
     """Every private column; half of the rows teach the prior, the others are attacked."""
-    if table.schema is None:
+    if not isinstance(table.features, Codes):
         raise InputError("Attribute inference needs a schema: it goes column by column.")
     generator = np.random.default_rng()
     order = generator.permutation(table.n)[: 2 * rows]
@@ -91,17 +91,16 @@ def attribute_inference(model: Model, table: Table, *, rows: int = 2000) -> list
 def _attack(
     model: Model, column: str, known: Table, attacked: Table, gain: GuessingGain
 ) -> Inference:
-    candidates, places = _candidates(known, column)
-    prior = _prior(known, attacked, candidates, places)
-    truth = _codes(attacked, candidates, places)
+    values, codes, truth = _candidates(known, attacked, column)
+    prior = _prior(known, attacked, codes, len(values))
     # The spread of a regression's error is part of what the attacker knows.
     scale = 1.0
     if model.task == "regression":
         scale = 1 / max(float(np.mean(-2 * log_likelihoods(model, known))), 1e-12)
     evidence = np.column_stack(
         [
-            scale * log_likelihoods(model, _with_value(attacked, places, value))
-            for value in candidates
+            scale * log_likelihoods(model, attacked.filled(column, np.full(attacked.n, value)))
+            for value in values
         ]
     )
     posterior = np.log(prior) + evidence
@@ -115,37 +114,40 @@ def _attack(
     )
 
 
-def _candidates(table: Table, column: str) -> tuple[Floats, NDArray[np.int64]]:
-    """The encoded values a cell may take: its levels, or steps of a scaled number."""
-    places = np.flatnonzero([source == column for source in table.private_sources])
-    block = table.private[:, places]
-    if np.isin(block, (0.0, 1.0)).all() and len(places) > 1:
-        return np.eye(len(places)), places
-    steps = np.zeros((_LEVELS_OF_A_NUMBER + 1, len(places)))
+def _candidates(
+    known: Table, attacked: Table, column: str
+) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
+    """The values a cell may take (see `KeptColumn.filled`), and which one each row's cell is.
+
+    They are the column's features, each by its most frequent code among known rows, or steps of a
+    column kept as a number.
+    """
+    mine, theirs = _column(known, column), _column(attacked, column)
+    places = mine.cells.places
+    if places is not None:
+        counts = np.bincount(mine.codes, minlength=len(places))
+        usual = np.lexsort((counts, places))[np.cumsum(np.bincount(places)) - 1]
+        return usual.astype(np.float64), places[mine.codes], places[theirs.codes]
     width = 2 / _LEVELS_OF_A_NUMBER
-    steps[:-1, 0] = -1 + width * (np.arange(_LEVELS_OF_A_NUMBER) + 0.5)
-    steps[-1, -1] = 1.0  # missing
-    return steps, places
+    steps = np.append(-1 + width * (np.arange(_LEVELS_OF_A_NUMBER) + 0.5), np.nan)
+
+    def nearest(kept: KeptColumn) -> NDArray[np.int64]:
+        assert kept.numbers is not None
+        step = np.clip((kept.numbers + 1) // width, 0, _LEVELS_OF_A_NUMBER - 1).astype(np.int64)
+        return np.where(kept.codes == kept.cells.count - 1, _LEVELS_OF_A_NUMBER, step)
+
+    return steps, nearest(mine), nearest(theirs)
 
 
-def _codes(table: Table, candidates: Floats, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    apart = ((table.private[:, None, places] - candidates[None]) ** 2).sum(axis=2)
-    nearest: NDArray[np.int64] = apart.argmin(axis=1)
-    return nearest
+def _column(table: Table, name: str) -> KeptColumn:
+    assert isinstance(table.features, Codes)
+    return next(column for column in table.features.columns if column.name == name)
 
 
-def _with_value(table: Table, places: NDArray[np.int64], value: Floats) -> Table:
-    private = table.private.copy()
-    private[:, places] = value
-    return replace(table, private=private)
-
-
-def _prior(known: Table, attacked: Table, candidates: Floats, places: NDArray[np.int64]) -> Floats:
-    """P(value | public part, label), learnt on other rows and smoothed."""
+def _prior(known: Table, attacked: Table, codes: NDArray[np.int64], count: int) -> Floats:
+    """P(value | public part, label), learnt on other rows (`codes` of `count`) and smoothed."""
     from sklearn.linear_model import LogisticRegression
 
-    codes = _codes(known, candidates, places)
-    count = len(candidates)
     usual = (np.bincount(codes, minlength=count) + 1.0) / (len(codes) + count)
     prior = np.tile(usual, (attacked.n, 1))
     if len(np.unique(codes)) > 1:

@@ -97,7 +97,7 @@ def one_shot(epsilon: float, delta: float, relation: Relation) -> Game:
         if relation == "replace":
             private = second.private.copy()
             private[0] = np.cos(angle), np.sin(angle)
-            second = replace(second, private=private)
+            second = second.with_blocks(private=private)
         return fit_game("one-shot", (epsilon, delta, relation), (first, second), fit)
 
     angles = np.linspace(0, np.pi, 13) if relation == "replace" else [0.0]
@@ -123,9 +123,7 @@ def label(epsilon: float, delta: float, relation: Relation) -> Game:
 
     base = one_row(classes=3)
     table = replace(
-        base,
-        public=base.private,
-        private=np.zeros((1, 0)),
+        base.with_blocks(public=base.private, private=np.zeros((1, 0))),
         public_norm=1.0,
         private_norm=0.0,
         public_names=base.private_names,

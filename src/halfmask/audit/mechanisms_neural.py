@@ -57,7 +57,7 @@ def mlp_means(epsilon: float, delta: float, relation: Relation) -> Game:
     return fit_game(
         "mlp-means",
         (epsilon, delta, relation),
-        (table, replace(table, private=rows)),
+        (table, table.with_blocks(private=rows)),
         fit,
         runs=enough_runs(epsilon, least=10_000, most=40_000),
     )

@@ -108,7 +108,7 @@ def audit_model(
         confidence=confidence,
     )
     tell(0.6, "guessing private columns")
-    inferences = tuple(attribute_inference(model, table)) if table.private.shape[1] else ()
+    inferences = tuple(attribute_inference(model, table)) if table.private_sources else ()
     if out is None:
         return ModelAudit(finding=finding, inferences=inferences, figure=None)
     out.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from halfmask.accounting.relations import Relation
 from halfmask.audit.finding import Finding
 from halfmask.errors import InputError
 from halfmask.model import Model
-from halfmask.table import Table
+from halfmask.table import Codes, Table
 
 Floats = NDArray[np.float64]
 
@@ -78,11 +78,14 @@ def one_run_epsilon(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Canaries:
-    """Rows of a table with two private parts each, and the coins that chose between them."""
+    """Rows of a table with two private parts each, and the coins that chose between them.
+
+    `first` and `second` are the canaries alone, with the one and with the other private part.
+    """
 
     rows: NDArray[np.int64]
-    private: tuple[Floats, Floats]
-    label: tuple[NDArray[Any], NDArray[Any]]
+    first: Table
+    second: Table
     coins: NDArray[np.bool_]
 
     @classmethod
@@ -103,28 +106,28 @@ class Canaries:
         if not 1 <= count <= len(owners):
             raise InputError(f"Expected between 1 and {len(owners)} canaries, got {count}.")
         rows = np.sort(generator.choice(owners, size=count, replace=False))
-        values = _two_values(table, count, generator)
-        labels = table.label[rows], table.label[rows]
+        first, second = _two_values(take(table, rows), generator)
         if table.label_private:
-            labels = _two_labels(table, count, generator)
-            if table.private.shape[1]:
-                labels = labels[0], labels[0]
+            one, other = _two_labels(table, count, generator)
+            first = replace(first, label=one)
+            second = replace(second, label=one if table.private_sources else other)
         coins = np.frombuffer(os.urandom(count), dtype=np.uint8) % 2 == 1
-        return cls(rows=rows, private=values, label=labels, coins=coins)
+        return cls(rows=rows, first=first, second=second, coins=coins)
+
+    @property
+    def private(self) -> tuple[Floats, Floats]:
+        """The two private parts of every canary, as features."""
+        return self.first.private, self.second.private
 
     def table(self, table: Table) -> Table:
         """`table` with every canary's private part as its coin says."""
-        private, label = table.private.copy(), np.array(table.label)
-        first, second = self.private
-        private[self.rows] = np.where(self.coins[:, None], second, first)
-        label[self.rows] = np.where(self.coins, self.label[1], self.label[0])
-        return replace(table, private=private, label=label)
+        chosen = np.flatnonzero(self.coins)
+        mixed = self.first.planted(chosen, self.second.kept(chosen))
+        return table.planted(self.rows, mixed)
 
-    def alone(self, table: Table, second: bool) -> Table:
+    def alone(self, second: bool) -> Table:
         """The canaries alone, all with their first or all with their second value."""
-        return replace(
-            take(table, self.rows), private=self.private[second], label=self.label[second]
-        )
+        return self.second if second else self.first
 
 
 def one_run(
@@ -141,7 +144,7 @@ def one_run(
     """Plant canaries, fit once, guess half of the coins: those the model is clearest about."""
     planted = Canaries.planted(table, min(canaries, max(1, table.units // 2)))
     model = fit(planted.table(table))
-    lean = _lean(lambda rows: log_likelihoods(model, rows), table, planted)
+    lean = _lean(lambda rows: log_likelihoods(model, rows), planted)
     lean -= _expected(lean, table, planted)
     count = len(planted.rows)
     guessed = np.argsort(-np.abs(lean))[: max(1, int(_GUESSED * count))]
@@ -174,19 +177,12 @@ def log_likelihoods(model: Model, table: Table) -> Floats:
 
 def take(table: Table, rows: NDArray[np.int64]) -> Table:
     """Some rows of a table, each its own unit."""
-    return replace(
-        table,
-        public=table.public[rows],
-        private=table.private[rows],
-        label=None if table.label is None else table.label[rows],
-        unit=None,
-        rows=np.arange(len(rows)),
-    )
+    return replace(table.kept(rows), unit=None, rows=np.arange(len(rows)))
 
 
-def _lean(score: Callable[[Table], Floats], table: Table, planted: Canaries) -> Floats:
+def _lean(score: Callable[[Table], Floats], planted: Canaries) -> Floats:
     """How much better the second value of each canary fits than the first."""
-    lean: Floats = score(planted.alone(table, True)) - score(planted.alone(table, False))
+    lean: Floats = score(planted.alone(True)) - score(planted.alone(False))
     return lean
 
 
@@ -218,38 +214,51 @@ def _expected(lean: Floats, table: Table, planted: Canaries) -> Floats:
 
     ridge = Ridge() if table.task == "regression" else LogisticRegression(max_iter=30, tol=1e-2)
     ridge.fit(inputs, reference.label)
-    expected = _lean(score, table, planted)
+    expected = _lean(score, planted)
     size = float(expected @ expected)
     return expected * (float(expected @ lean) / size) if size > 0 else expected
 
 
-def _two_values(table: Table, count: int, generator: np.random.Generator) -> tuple[Floats, Floats]:
-    """Two encoded private parts a canary: other levels, or the two ends of a scaled number."""
-    from halfmask.encoding import Scaled, declared
+def _two_values(rows: Table, generator: np.random.Generator) -> tuple[Table, Table]:
+    """The rows with two private parts: other levels, or the two ends of a column kept as a number.
 
-    first, second = np.zeros((2, count, table.private.shape[1]))
-    every = np.arange(count)
-    scaled = {
-        column.name
-        for column in (() if table.schema is None else table.schema.columns)
-        if isinstance(declared(column), Scaled)
-    }
-    for name in dict.fromkeys(table.private_sources):
-        places = np.flatnonzero([source == name for source in table.private_sources])
-        if name in scaled or len(places) == 1:
-            ends = np.where(generator.random(count) < 0.5, 1.0, -1.0)
-            first[:, places[0]], second[:, places[0]] = ends, -ends
-            continue
-        one = generator.integers(len(places), size=count)
-        other = (one + generator.integers(1, len(places), size=count)) % len(places)
-        first[every, places[one]] = 1.0
-        second[every, places[other]] = 1.0
-    if table.schema is None:
+    Two codes differ in their feature and in their level wherever the column has two such, so that
+    a canary differs for every method, whichever of both it reads.
+    """
+    if not isinstance(rows.features, Codes):
         # A bare array has no levels: opposite directions at the declared norm.
-        direction = generator.normal(size=first.shape)
-        first = table.private_norm * direction / np.linalg.norm(direction, axis=1, keepdims=True)
-        second = -first
+        direction = generator.normal(size=rows.private.shape)
+        length = np.linalg.norm(direction, axis=1, keepdims=True)
+        private = rows.private_norm * direction / np.maximum(length, 1e-300)
+        return rows.with_blocks(private=private), rows.with_blocks(private=-private)
+    first = second = rows
+    for column in rows.features.columns:
+        if not column.private:
+            continue
+        places = column.cells.places
+        if places is None:
+            one = np.where(generator.random(rows.n) < 0.5, 1.0, -1.0)
+            other = -one
+        else:
+            # A feature by chance, then one of its codes.
+            often = 1 / np.bincount(places)[places]
+            one = generator.choice(len(places), size=rows.n, p=often / often.sum())
+            apart = _apart(places, column.cells.level_of)[one] * often
+            other = (
+                apart.cumsum(axis=1)
+                < generator.random((rows.n, 1)) * apart.sum(axis=1, keepdims=True)
+            ).sum(axis=1)
+        first, second = first.filled(column.name, one), second.filled(column.name, other)
     return first, second
+
+
+def _apart(places: NDArray[Any], level_of: NDArray[Any] | None) -> NDArray[np.bool_]:
+    """For each code, the codes that differ from it in feature and level, else in feature."""
+    features: NDArray[np.bool_] = places[:, None] != places
+    if level_of is None:
+        return features
+    both = features & (level_of[:, None] != level_of)
+    return np.where(both.any(axis=1, keepdims=True), both, features)
 
 
 def _two_labels(

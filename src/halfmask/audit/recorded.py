@@ -20,22 +20,24 @@ from halfmask.estimators import _HalfmaskEstimator
 from halfmask.mechanisms.release import Door
 
 
-def record(estimator: Any, frame: Any, y: Any = None) -> Transcript:
+def record(estimator: Any, frame: Any, y: Any = None, *, sample_weight: Any = None) -> Transcript:
     """Fit a copy of `estimator` on `frame`, as its own `fit` would, and keep every release.
 
     The transcript is not private, and no ledger is charged.
     """
-    return recorded(partial(_fitted, estimator, frame, y))
+    return recorded(partial(_fitted, estimator, frame, y, sample_weight))
 
 
-def replay(estimator: Any, frame: Any, transcript: Transcript, y: Any = None) -> Transcript:
+def replay(
+    estimator: Any, frame: Any, transcript: Transcript, y: Any = None, *, sample_weight: Any = None
+) -> Transcript:
     """The same fit on another frame, handed the noisy values and the draws of `transcript`.
 
     Returns its own transcript: its exact values, the same noisy ones. A fit that plans other
     releases, of another shape or with other noise, raises ReplayError: between neighbours that
     difference would show without any noise.
     """
-    told = replayed(transcript, partial(_fitted, estimator, frame, y))
+    told = replayed(transcript, partial(_fitted, estimator, frame, y, sample_weight))
     if learnt(told.model.model_) != learnt(transcript.model.model_):
         raise ReplayError(
             "What the encoding learnt from the frame (levels, bins, classes) is not what it learnt "
@@ -44,7 +46,7 @@ def replay(estimator: Any, frame: Any, transcript: Transcript, y: Any = None) ->
     return told
 
 
-def _fitted(estimator: Any, frame: Any, y: Any, door: Door) -> Any:
+def _fitted(estimator: Any, frame: Any, y: Any, sample_weight: Any, door: Door) -> Any:
     if not isinstance(estimator, _HalfmaskEstimator):
         raise InputError(
             f"Expected an estimator of halfmask, got {type(estimator).__name__}: pass the last "
@@ -53,5 +55,5 @@ def _fitted(estimator: Any, frame: Any, y: Any, door: Door) -> Any:
     if (estimator.options or {}).get("public_seed", 0) is None:
         raise InputError("A replay draws public batches again: pass a number as public_seed.")
     fitted = clone(estimator).set_params(ledger=None)
-    fitted._adopt(fitted._trained(frame, y, door))
+    fitted._adopt(fitted._trained(frame, y, door, sample_weight=sample_weight))
     return fitted

@@ -22,13 +22,7 @@ a canary contributes is then the same in every step."""
 def one_row(*, classes: int) -> Table:
     """A single private row of norm 1, with a label that has `classes` values."""
     table = Table.from_arrays(np.array([[1.0, 0.0]] * classes), np.arange(classes), row_norm=1.0)
-    return replace(
-        table,
-        public=table.public[:1],
-        private=table.private[:1],
-        label=np.array([0]),
-        rows=np.arange(1),
-    )
+    return replace(table.kept(np.arange(1)), label=np.array([0]))
 
 
 def sampled_steps(name: str, epsilon: float, delta: float, relation: Relation) -> Game:

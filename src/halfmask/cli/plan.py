@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfmask.accounting.relations import RELATIONS
+from halfmask.accounting.relations import RELATIONS, Relation
 from halfmask.cli.output import emit, json_option, note
 
 if TYPE_CHECKING:
-    from halfmask.methods.planner import Plan, Task
+    from halfmask.methods.planner import Plan, TablePlan, Task
 
-_METHODS = ("auto", "one-shot", "gd", "sgd", "dp-sgd", "label-span")
+_METHODS = ("auto", "additive", "one-shot", "gd", "sgd", "dp-sgd", "label-span")
 _ASSUMES = "rows of norm at most 1 and coefficients in the unit ball"
 
 
 @click.command()
-@click.option("--rows", type=int, required=True, help="Rows to train on (or persons).")
-@click.option("--columns", type=int, required=True, help="Features after encoding.")
+@click.option("--rows", type=int, help="Rows to train on (or persons).")
+@click.option(
+    "--columns", type=int, help="Features after encoding; for additive, columns of the table."
+)
+@click.option(
+    "--schema",
+    "schema_file",
+    type=click.Path(path_type=Path),
+    help="Take columns, roles and classes from this schema: the plan of the default for tables.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="With --schema: count the rows (and rows per person) of this file, as train will.",
+)
 @click.option("--epsilon", type=float, required=True, help="The budget.")
 @click.option("--delta", type=float, required=True, help="Between 0 and 1, well below 1/rows.")
 @click.option(
@@ -29,10 +43,8 @@ _ASSUMES = "rows of norm at most 1 and coefficients in the unit ball"
     show_default=True,
     help="The excess risk for which rows are counted.",
 )
-@click.option(
-    "--classes", type=int, default=2, show_default=True, help="Classes; 0 predicts a number."
-)
-@click.option("--public", type=int, default=0, show_default=True, help="How many are public.")
+@click.option("--classes", type=int, help="Classes; 0 predicts a number.  [default: 2]")
+@click.option("--public", type=int, help="How many are public.  [default: 0]")
 @click.option("--public-label", is_flag=True, help="The label is public.")
 @click.option("--relation", type=click.Choice(RELATIONS), default="replace", show_default=True)
 @click.option("--method", type=click.Choice(_METHODS), default="auto", show_default=True)
@@ -42,13 +54,15 @@ _ASSUMES = "rows of norm at most 1 and coefficients in the unit ball"
 @json_option
 def plan(
     *,
-    rows: int,
-    columns: int,
+    rows: int | None,
+    columns: int | None,
+    schema_file: Path | None,
+    data: Path | None,
     epsilon: float,
     delta: float,
     target_error: float,
-    classes: int,
-    public: int,
+    classes: int | None,
+    public: int | None,
     public_label: bool,
     relation: str,
     method: str,
@@ -60,41 +74,187 @@ def plan(
     \b
     halfmask plan --rows 32561 --columns 120 --epsilon 1 --delta 1e-6
     halfmask plan --rows 60000 --columns 784 --public 784 --classes 10 --epsilon 1 --delta 1e-5
+    halfmask plan --schema people.toml --data people.csv --epsilon 1 --delta 1e-6
 
-    The error is a bound on the excess risk on the training rows (a difference of mean losses) for
-    rows of norm at most 1 and coefficients in the unit ball. No data is read, nothing is charged.
+    With a schema: what the default method for tables will release, how often, and which share of
+    the budget each release gets. With a file its rows are counted, and nothing else of it is used.
+
+    Otherwise: a bound on the excess risk on the training rows (a difference of mean losses) for
+    rows of norm at most 1 and coefficients in the unit ball. Nothing is charged.
     """
     from halfmask.accounting.relations import check_relation
+    from halfmask.errors import InputError
     from halfmask.methods.planner import Task
     from halfmask.methods.planner import plan as make_plan
 
-    task = Task(
-        rows=rows,
-        columns=columns,
-        epsilon=epsilon,
-        delta=delta,
-        relation=check_relation(relation),
-        classes=classes,
-        public=public,
-        label_private=not public_label,
-    )
+    checked = check_relation(relation)
+    if schema_file is not None or data is not None:
+        if (columns, classes, public, public_label) != (None, None, None, False):
+            raise InputError(
+                "The schema says which columns there are: leave out --columns, --classes, --public "
+                "and --public-label."
+            )
+        task, counted = _from_schema(schema_file, data, rows, epsilon, delta, checked)
+    else:
+        if rows is None or columns is None:
+            raise InputError("Pass --rows and --columns, or --schema with --rows or --data.")
+        task = Task(
+            rows=rows,
+            columns=columns,
+            epsilon=epsilon,
+            delta=delta,
+            relation=checked,
+            classes=2 if classes is None else classes,
+            public=public or 0,
+            label_private=not public_label,
+        )
+        counted = float(rows)
+    reason = _additive(task, method, with_schema=schema_file is not None)
+    if reason is not None:
+        _emit_table_plan(task, counted, reason, plot, as_json)
+        return
+    if schema_file is not None:
+        raise InputError(
+            f"A schema is for the plan of additive: for {method}, pass --rows and --columns "
+            "(features after encoding)."
+        )
     made = make_plan(task, target_error=target_error, method=method)
-    data: dict[str, Any] = {
+    found: dict[str, Any] = {
         **made.to_json(),
-        "rows": rows,
-        "columns": columns,
-        "epsilon": epsilon,
-        "delta": delta,
-        "relation": relation,
-        "classes": classes,
+        **_asked(task),
         "assumes": _ASSUMES,
         "plot": None,
     }
     if plot is not None:
         draw(made, plot)
-        data["plot"] = str(plot)
+        found["plot"] = str(plot)
         note(f"Plot written to {plot}.")
-    emit(data, _text(made, task), as_json)
+    emit(found, _text(made, task), as_json)
+
+
+def _asked(task: Task) -> dict[str, Any]:
+    return {
+        "rows": task.rows,
+        "columns": task.columns,
+        "epsilon": task.epsilon,
+        "delta": task.delta,
+        "relation": task.relation,
+        "classes": task.classes,
+    }
+
+
+def _from_schema(
+    schema_file: Path | None,
+    data: Path | None,
+    rows: int | None,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+) -> tuple[Task, float]:
+    """The facts of a table, and how many rows it counts as: a person with several counts as one."""
+    from halfmask.accounting.budget import Budget
+    from halfmask.errors import InputError
+    from halfmask.methods.planner import Task
+    from halfmask.schema import Schema
+
+    if schema_file is None:
+        raise InputError("A file of rows needs its schema: pass --schema as well.")
+    if (rows is None) == (data is None):
+        raise InputError("Pass either --rows or --data with a schema: one of them says how many.")
+    schema = Schema.from_toml(schema_file)
+    label = schema.label
+    task = Task(
+        rows=1 if rows is None else rows,
+        columns=len(schema.columns),
+        epsilon=epsilon,
+        delta=delta,
+        relation=relation,
+        classes=len(label.classes or ()),
+        public=len(schema.public),
+        label_private=label.role == "private",
+    )
+    if data is None:
+        return task, float(task.rows)
+    from halfmask.methods.additive import row_weights
+    from halfmask.reading import read_frame
+    from halfmask.table import Encoder
+
+    frame = read_frame(data)
+    table = Encoder.fit(schema, frame).encode(frame)
+    table = table if task.label_private else table.labelled()
+    mu = Budget(epsilon=epsilon, delta=delta, relation=relation).mu
+    _, most, total = row_weights(table, relation, mu)
+    return replace(task, rows=table.n), total / most
+
+
+def _additive(task: Task, method: str, *, with_schema: bool) -> str | None:
+    """Why additive is planned for; None where another method is."""
+    from halfmask.methods.auto import Problem, choose
+
+    if method == "additive":
+        return "asked for by name"
+    if method != "auto" or not with_schema:
+        return None
+    choice = choose(
+        Problem(
+            rows=task.rows,
+            public_columns=task.public,
+            private_columns=task.columns - task.public,
+            label_private=task.label_private,
+            task="classification" if task.classes else "regression",
+            classes=task.classes,
+            epsilon=task.epsilon,
+            delta=task.delta,
+            levels=True,
+        )
+    )
+    return choice.reason if choice.method == "additive" else None
+
+
+def _emit_table_plan(
+    task: Task, counted: float, reason: str, plot: Path | None, as_json: bool
+) -> None:
+    from halfmask.errors import InputError
+    from halfmask.methods.planner import table_plan
+
+    if plot is not None:
+        raise InputError("There is no error bound of additive to draw: leave out --plot.")
+    made = table_plan(task, rows=counted, reason=reason)
+    data = {**made.to_json(), **_asked(task), "rows_counted": counted, "plot": None}
+    emit(data, _table_plan_text(made, task), as_json)
+
+
+def _table_plan_text(made: TablePlan, task: Task) -> object:
+    from rich.console import Group
+    from rich.table import Table
+
+    from halfmask.accounting.budget import printed
+
+    words = [f"method       additive: {made.reason}"]
+    if made.base_rate_only:
+        words.append(
+            f"outcome      the base rate alone: {made.rows_needed} rows, or a larger epsilon, "
+            "are needed to learn from columns"
+        )
+    words.append(
+        f"budget       epsilon {task.epsilon:g} at delta {task.delta:g} ({task.relation}); all "
+        "releases together are one Gaussian release that costs just that"
+    )
+    words.append(
+        "noise        in units of the farthest that a row (or person) can move the release"
+    )
+    table = Table(title="What will be released, in order")
+    for heading in ("what", "times", "share of budget", "noise", "epsilon alone"):
+        table.add_column(heading)
+    for each in made.stages:
+        table.add_row(
+            each["what"],
+            str(each["releases"]),
+            f"{100 * each['share']:.3g}%",
+            f"{each['noise_multiplier']:.3g}",
+            printed(each["epsilon_alone"]),
+        )
+    return Group("\n".join(words), table)
 
 
 def _text(made: Plan, task: Task) -> object:

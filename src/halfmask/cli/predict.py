@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from halfmask.cli.output import emit, json_option
+from halfmask.cli.output import emit, json_option, reporting
+from halfmask.cli.rows import encoded_pieces
+
+if TYPE_CHECKING:
+    from halfmask.model import Model
+    from halfmask.reading import FileRows
 
 
 @click.command()
@@ -21,27 +28,47 @@ from halfmask.cli.output import emit, json_option
 @json_option
 def predict(model: Path, data: Path, out: Path | None, as_json: bool) -> None:
     """Predict the rows of DATA with MODEL (a folder that train wrote); rows stay in order."""
-    import pyarrow as pa
-    import pyarrow.csv
-
     from halfmask.errors import InputError
     from halfmask.model import Model
-    from halfmask.table import read_frame
+    from halfmask.reading import open_rows
 
     if as_json and out is None:
         raise InputError("With --json, name the file to write with --out.")
     fitted = Model.load(model)
-    table = fitted.encode(read_frame(data))
-    columns: dict[str, pa.Array] = {"prediction": pa.array(fitted.predict(table).tolist())}
-    if fitted.classes is not None:
-        probabilities = fitted.probabilities(table)
-        for index, name in enumerate(fitted.classes):
-            columns[f"p_{name}"] = pa.array(probabilities[:, index])
-    written = io.BytesIO()
-    pyarrow.csv.write_csv(pa.table(columns), written)
-    if out is None:
-        emit({}, written.getvalue().decode("utf-8").rstrip("\n"), False)
-        return
-    out.write_bytes(written.getvalue())
-    result = {"rows": table.n, "out": str(out), "columns": list(columns)}
-    emit(result, f"{table.n} predictions written to {out}.", as_json)
+    with open_rows(data) as rows, reporting("predict") as report:
+        parts = _parts(fitted, rows, report)
+        if out is None:
+            for part in parts:
+                click.echo(part.decode("utf-8"), nl=False)
+            return
+        # Complete or not there: an error in a later row leaves no half of a file.
+        unfinished = out.with_name(out.name + ".part")
+        try:
+            with unfinished.open("wb") as file:
+                file.writelines(parts)
+            unfinished.replace(out)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        count = rows.num_rows
+    result = {"rows": count, "out": str(out), "columns": _names(fitted)}
+    emit(result, f"{count} predictions written to {out}.", as_json)
+
+
+def _names(fitted: Model) -> list[str]:
+    return ["prediction", *(f"p_{name}" for name in fitted.classes or ())]
+
+
+def _parts(fitted: Model, rows: FileRows, report: Callable[[float, str], None]) -> Iterator[bytes]:
+    """The CSV piece by piece."""
+    import pyarrow as pa
+    import pyarrow.csv
+
+    for start, table in encoded_pieces(fitted, rows, with_label=False):
+        columns = [pa.array(fitted.predict(table).tolist())]
+        if fitted.classes is not None:
+            columns += [pa.array(each) for each in fitted.probabilities(table).T]
+        written = io.BytesIO()
+        options = pyarrow.csv.WriteOptions(include_header=start == 0)
+        pyarrow.csv.write_csv(pa.table(columns, names=_names(fitted)), written, options)
+        report((start + table.n) / rows.num_rows, f"{start + table.n:,} rows")
+        yield written.getvalue()

@@ -18,6 +18,7 @@ EXPERIMENTS = {
     "adult-erm": "halfmask.experiments.adult_erm",
     "adult-roles": "halfmask.experiments.adult_roles",
     "tables": "halfmask.experiments.tables",
+    "auto": "halfmask.experiments.auto_truth",
     "mnist-labels": "halfmask.experiments.mnist_labels",
     "label-logistic": "halfmask.experiments.label_logistic",
     "location30": "halfmask.experiments.location30",
@@ -51,18 +52,21 @@ def available() -> list[str]:
 )
 @click.option("--draws", type=click.IntRange(min=1), help="Draws of the noise, to average over.")
 @click.option("--epsilon", "epsilons", type=float, multiple=True, help="May be repeated.")
-@click.option("--table", "tables", multiple=True, help="Of `tables`: one of them. May be repeated.")
+@click.option(
+    "--table", "tables", multiple=True, help="Of `tables`, `auto`: one of them. May be repeated."
+)
 @click.option(
     "--role",
     "roles",
     multiple=True,
-    help="Of `tables`: all, half, features or label private. May be repeated.",
+    help="Of `tables`, `auto`: all, half, features or label private. May be repeated.",
 )
 @click.option(
     "--method",
     "methods",
     multiple=True,
-    help="Of `tables`: a method to judge, or dp-ebm (default: auto and dp-ebm). May be repeated.",
+    help="Of `tables`: a method to judge, or dp-ebm (default: auto and dp-ebm). Of `auto`: one to "
+    "hold against it (default: all). May be repeated.",
 )
 @json_option
 def reproduce(

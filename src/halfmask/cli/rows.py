@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from halfmask.model import Model
     from halfmask.neural.distributed import Ranks
+    from halfmask.reading import FileRows
     from halfmask.schema import Schema
     from halfmask.table import Encoder, Table
 
@@ -35,10 +37,10 @@ def training_rows(
     """The encoder and the rows of this process.
 
     A path with {rank} in it names a file of each machine; of any other every machine takes its
-    part. For a network, Parquet is decoded piece by piece.
+    part. Files are decoded piece by piece.
     """
     from halfmask.errors import InputError
-    from halfmask.reading import is_parquet, parquet_rows, read_frame
+    from halfmask.reading import is_parquet, open_rows, parquet_rows, read_frame
     from halfmask.table import Encoder
 
     apart = RANK in str(data)
@@ -62,12 +64,33 @@ def training_rows(
         with mapped_parquet(data, schema, own=own, **spread) as found:
             yield found
         return
-    frame = read_frame(data)
-    encoder = Encoder.fit(schema, frame)
     if shared is not None:
+        frame = read_frame(data)
+        encoder = Encoder.fit(schema, frame)
         own = shared.own(frame.num_rows)
-        frame = frame.slice(own.start, len(own))
-    yield encoder, encoder.encode(frame)
+        yield encoder, encoder.encode(frame.slice(own.start, len(own)))
+        return
+    with open_rows(data) as found_rows:
+        encoder = Encoder.fit(schema, found_rows)
+        table = encoder.encode(found_rows)
+    yield encoder, table
+
+
+def encoded_pieces(
+    model: Model, rows: FileRows, *, with_label: bool
+) -> Iterator[tuple[int, Table]]:
+    """The rows of a file as tables for `model`, with the position of each one's first row."""
+    from halfmask.frames import numbered
+
+    names = rows.column_names
+    if model.encoder is not None:
+        schema = model.encoder.schema
+        wanted = {*(column.name for column in schema.columns), schema.label.name}
+        names = [name for name in names if name in wanted]
+    for start, piece in rows.pieces(names):
+        with numbered(start):
+            table = model.encode(piece, with_label=with_label)
+        yield start, table
 
 
 def _chosen(

@@ -51,6 +51,7 @@ def train(
     from halfmask.mechanisms.noise import noise_source
     from halfmask.mechanisms.shards import ALONE, rows_in_all
     from halfmask.model_ledger import OWN, link_ledger
+    from halfmask.report.covered import covered_scores
     from halfmask.schema import Schema
     from halfmask.training import RUN, choose_method, whole_seconds
     from halfmask.training import train as fit
@@ -97,6 +98,7 @@ def train(
         stored.unlink(missing_ok=True)
     charged = ledger_file or out / OWN
     link_ledger(out, charged)
+    covered = covered_scores(model.details)
     result = {
         "model": str(out),
         "method": model.method,
@@ -104,10 +106,12 @@ def train(
         "rows": rows,
         "machines": 1 if ranks is None else ranks.count,
         "privacy": model.privacy.to_json(),
+        "covered": None if covered is None else covered.to_json(),
         "ledger": str(charged),
         "seconds": seconds,
     }
-    text = f"{model.privacy.text()}\n\nModel written to {out} ({seconds} s)."
+    told = f"{covered.text(seeded=model.privacy.seeded)}\n\n" if covered is not None else ""
+    text = f"{model.privacy.text()}\n\n{told}Model written to {out} ({seconds} s)."
     emit(result, text, as_json)
 
 

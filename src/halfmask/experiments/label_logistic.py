@@ -25,7 +25,7 @@ from halfmask.mechanisms.release import Releaser
 from halfmask.methods import bounds
 from halfmask.methods.fitted import LinearFit, linear_method
 from halfmask.methods.split import SplitRows
-from halfmask.table import Table
+from halfmask.table import Blocks, Table
 
 Floats = NDArray[np.float64]
 
@@ -152,8 +152,7 @@ def synthetic(setting: Setting, *, seed: int) -> Table:
     scores = x @ weights.T
     names = tuple(f"x{index}" for index in range(setting.columns))
     return Table(
-        public=x,
-        private=np.zeros((setting.rows, 0)),
+        features=Blocks(public=x, private=np.zeros((setting.rows, 0))),
         label=(scores + rng.gumbel(size=scores.shape)).argmax(axis=1),
         unit=None,
         rows=np.arange(setting.rows),

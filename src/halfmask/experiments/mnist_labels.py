@@ -102,8 +102,7 @@ def labelled(public: np.ndarray, digits: np.ndarray) -> Table:
     names = tuple(f"f{place}" for place in range(width))
     empty = Table.from_arrays(np.zeros((n, 0)), digits)
     return replace(
-        empty,
-        public=np.asarray(public, dtype=np.float64),
+        empty.with_blocks(public=np.asarray(public, dtype=np.float64)),
         public_norm=float(np.linalg.norm(public, axis=1).max()),
         public_names=names,
         public_sources=names,

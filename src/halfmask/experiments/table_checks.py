@@ -153,7 +153,8 @@ def _standard_error(*samples: Sequence[float]) -> float:
     return float(np.sqrt(sum(np.var(s, ddof=1) / len(s) for s in samples if len(s) > 1)))
 
 
-def _margin(*samples: Sequence[float]) -> float:
+def margin(*samples: Sequence[float]) -> float:
+    """By how much the mean of one sample may exceed another's before it counts."""
     return _SLACK + 2 * min(_standard_error(*samples), _SLACK)
 
 
@@ -162,7 +163,7 @@ def _explained_lost(measured: Measured, better: Cell, worse: Cell, where: str) -
     if better in measured and worse in measured:
         first, second = measured[better]["explained"], measured[worse]["explained"]
         lost = float(np.mean(second) - np.mean(first))
-        yield _Case(where=where, figure=lost, bar=_margin(first, second))
+        yield _Case(where=where, figure=lost, bar=margin(first, second))
 
 
 def _more_public(measured: Measured, ours: str) -> Iterator[_Case]:
@@ -207,5 +208,5 @@ def _by_name(measured: Measured, ours: str) -> Iterator[_Case]:
                 first, second = _loss(measured[cell]), _loss(measured[other])
                 above = float(np.mean(first) - np.mean(second))
                 where = f"{_place(cell)}, against {other.method}"
-                margin = _margin(first.tolist(), second.tolist())
-                yield _Case(where=where, figure=above, bar=margin)
+                bar = margin(first.tolist(), second.tolist())
+                yield _Case(where=where, figure=above, bar=bar)

@@ -132,8 +132,8 @@ def run(
     methods: Sequence[str] = METHODS,
 ) -> dict[str, Any]:
     """Every method on every table, role set and epsilon, and what must hold of the default."""
-    _among("table", tables, TABLES)
-    _among("role", roles, ROLES)
+    check_among("table", tables, TABLES)
+    check_among("role", roles, ROLES)
     if draws < 1:
         raise InputError(f"Expected at least one draw, got {draws}.")
     loaded = [load_rows(name, data) for name in tables]
@@ -149,7 +149,8 @@ def run(
     )
 
 
-def _among(what: str, given: Sequence[str], known: Sequence[str]) -> None:
+def check_among(what: str, given: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse a word that is not known, with the one that was probably meant."""
     for word in given:
         if word not in known:
             hint = suggest(word, known)
@@ -331,6 +332,15 @@ def _private(job: _Job, rows: Rows, number: int) -> _Done:
     return _Done(
         predicted=predicted if rows.task == "regression" else predicted[:, 1], chosen=model.method_
     )
+
+
+def fit_by_name(
+    rows: Rows, role: str, method: str, epsilon: float, *, draw: int, seed: int
+) -> tuple[np.ndarray | None, str]:
+    """Predictions of the test rows and the method chosen, or None and why it refuses."""
+    job = _Job(table=0, method=method, role=role, epsilon=epsilon, draw=draw)
+    done = _fitted(job, rows, None, seed)
+    return done.predicted, done.chosen
 
 
 def cached(out: Path | None, kind: Kind, columns: Sequence[Column], rows: Rows) -> Fit:

@@ -11,7 +11,7 @@ from public facts and is fixed before the first release. Guarantee: docs/proofs/
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,15 +20,17 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from halfmask.accounting.budget import Budget
+from halfmask.accounting.relations import Relation
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
-from halfmask.methods.additive_descent import Descent, PrivatePart, Stage
-from halfmask.methods.code_sums import CodeSums
+from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, bounded_weight
+from halfmask.methods.code_sums import BLOCK, CodeSums
 from halfmask.methods.covered import covered_classes, covered_numbers
 from halfmask.methods.free_model import FreeModel, cross_fitted
+from halfmask.methods.public_model import PublicModel, cross_fitted_public, level_values, unfitted
 from halfmask.methods.public_sums import fit_public_sums
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
-from halfmask.table import CodedColumn, Table
+from halfmask.table import CodedColumn, Table, Task
 from halfmask.units import unit_weights
 
 Floats = NDArray[np.float64]
@@ -37,6 +39,23 @@ STEPS = 40
 # Labels of a standardised number are clipped here in one release, residuals in a comparison.
 _LABEL = 1.5
 _FOLDS = 5
+# What the comparison's sums get: errors, errors by score, scores, their squares, four curvatures.
+_COMPARISON = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
+# How far curvatures may be from those of a normal score.
+_NORMAL = 0.2
+_STEEPEST = 1.5
+# By how much a released base rate, or a free model, may typically be off.
+_SHIFT = 0.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStage:
+    """Part of a plan: what it releases, how often, and its share of μ²."""
+
+    name: str
+    what: str
+    share: float
+    releases: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +114,74 @@ class AdditivePlan:
             covered=covered,
         )
 
+    def stages(self, *, private_columns: int, number: bool) -> tuple[PlannedStage, ...]:
+        """What is released, in order; these and no others are opened by a fit."""
+        covered = "squared errors" if number else "losses and a histogram of scores by label"
+        label = "the mean of the label" if number else "the number of rows of each class"
+        whats = {
+            "base": label,
+            "spread": "a histogram of the label",
+            "public": "sums of public features by label",
+            "counts": f"counts of the levels of {private_columns} private columns",
+            "worth": "a gradient by all private columns",
+            "descent": "noisy gradients by all private columns",
+            "comparison": "a comparison with a simpler model",
+            "covered": covered,
+        }
+        return tuple(
+            PlannedStage(
+                name=name,
+                what=what,
+                share=getattr(self, name),
+                releases=self.steps if name == "descent" else 1,
+            )
+            for name, what in whats.items()
+            if getattr(self, name) > 0
+        )
+
+
+def plan_in_words(stages: Sequence[PlannedStage]) -> str:
+    """The plan as a statement notes it."""
+    parts = [
+        f"{each.what} {100 * each.share:.3g}%"
+        + (f" ({each.releases} releases)" if each.releases > 1 else "")
+        for each in stages
+    ]
+    return (
+        "The plan followed from public facts and was fixed before the first release. Shares of the "
+        f"squared budget: {'; '.join(parts)}."
+    )
+
+
+def row_weights(
+    table: Table, relation: Relation, mu: float, given: Floats | None = None
+) -> tuple[Floats, float, float]:
+    """Public weights in [0, 1], by which a unit counts as at most so many rows; that number; total.
+
+    Rows per unit and the weights `given` are public; the largest of these counts as 1.
+    """
+    weights, most = np.ones(table.n), 1.0
+    if table.unit is not None:
+        found = unit_weights(table.unit, numbers=16 * len(table.coded), mu=mu, relation=relation)
+        weights, most = found.rows, float(found.most)
+    if given is not None:
+        weights = weights * (given / given.max())
+    return weights, most, float(weights.sum())
+
+
+def _notes(table: Table, public_model: Any, given: Floats | None) -> Iterator[str]:
+    """What a statement has to add about public labels, models and weights."""
+    if public_model is not None:
+        yield (
+            f"The free model is the user's own ({type(public_model).__name__}): it was handed "
+            "public columns and the public label alone. That its own settings hold nothing private "
+            "is the user's word."
+        )
+    if not table.label_private and not all(column.private for column in table.coded):
+        yield "The free model may reproduce public columns and labels: they are not protected."
+    if given is not None:
+        yield "Rows were weighed by numbers that were given as public."
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdditiveFit:
@@ -108,11 +195,12 @@ class AdditiveFit:
     offset_weights: tuple[Floats, ...] | None = None
     offset_start: float = 0.0
     offset_scale: float = 0.0
-    free: FreeModel | None = None
+    free: FreeModel | PublicModel | None = None
     free_columns: tuple[int, ...] = ()
     bend_edges: Floats = field(default_factory=lambda: np.zeros(0))
     bend: Floats = field(default_factory=lambda: np.zeros(0))
     details: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def scores(self, columns: Sequence[CodedColumn]) -> Floats:
         """The score of each row."""
@@ -133,8 +221,24 @@ def _stacked(columns: Sequence[CodedColumn], places: Sequence[int]) -> NDArray[n
     return np.column_stack([columns[place].codes for place in places])
 
 
-def fit_additive(table: Table, releaser: Releaser, *, epsilon: float, delta: float) -> AdditiveFit:
-    """Fit under (epsilon, delta). Guarantee: docs/proofs/additive.md."""
+def _counted(codes: NDArray[np.integer[Any]], weights: Floats, levels: int) -> Floats:
+    return np.asarray(np.bincount(codes, weights, levels), dtype=np.float64)
+
+
+def fit_additive(
+    table: Table,
+    releaser: Releaser,
+    *,
+    epsilon: float,
+    delta: float,
+    public_model: Any = None,
+    sample_weight: Floats | None = None,
+) -> AdditiveFit:
+    """Fit under (epsilon, delta). Guarantee: docs/proofs/additive.md.
+
+    `public_model` takes the place of the free model (see `public_model.cross_fitted_public`).
+    `sample_weight` are public weights of the rows, not negative, of which the largest counts as 1.
+    """
     if not table.coded:
         raise InputError("Method 'additive' needs a schema: a bare array has no levels.")
     if table.classes is not None and len(table.classes) != 2:
@@ -143,14 +247,36 @@ def fit_additive(table: Table, releaser: Releaser, *, epsilon: float, delta: flo
         raise InputError("Nothing is private: any ordinary method serves better.")
     if releaser.shards.count > 1:
         raise InputError("Method 'additive' needs all rows on one machine.")
+    if public_model is not None:
+        _check_public_model(table, public_model)
     budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
-    return _Fit(table, releaser, budget.mu).run()
+    return _Fit(table, releaser, budget.mu, public_model, sample_weight).run()
+
+
+def _check_public_model(table: Table, public_model: Any) -> None:
+    """Refuse what could not be free, before anything is charged."""
+    if table.label_private:
+        raise InputError(
+            "public_model needs a public label: with a private one, what it learnt from the label "
+            "would have to be paid for."
+        )
+    if all(column.private for column in table.coded):
+        raise InputError("public_model needs a public column: all of them are private.")
+    unfitted(public_model, table.task)
 
 
 class _Fit:
     """One run. Every attribute is public or released, but for codes, targets and scores of rows."""
 
-    def __init__(self, table: Table, releaser: Releaser, mu: float) -> None:
+    def __init__(
+        self,
+        table: Table,
+        releaser: Releaser,
+        mu: float,
+        public_model: Any = None,
+        sample_weight: Floats | None = None,
+    ) -> None:
+        self._public_model, self._groups = public_model, table.unit
         self._columns = table.coded
         self._private = [p for p, c in enumerate(table.coded) if c.private]
         self._public = [p for p, c in enumerate(table.coded) if not c.private]
@@ -158,7 +284,9 @@ class _Fit:
         self._label_private = table.label_private
         self._mu = mu
         self._set_target(table)
-        self._weights, self._most, self._n = self._row_weights(table, releaser, mu)
+        self._weights, self._most, self._n = row_weights(
+            table, releaser.relation, mu, sample_weight
+        )
         self.plan = AdditivePlan.of(
             rows=self._n / self._most,
             private_columns=len(self._private),
@@ -167,14 +295,19 @@ class _Fit:
             number=self._number,
             mu=mu,
         )
-        self._open(releaser)
-        self.details: dict[str, Any] = {"plan": asdict(self.plan)}
+        stages = self.plan.stages(private_columns=len(self._private), number=self._number)
+        self._open(releaser, stages)
+        self._notes = (plan_in_words(stages), *_notes(table, public_model, sample_weight))
+        self.details: dict[str, Any] = {
+            "plan": asdict(self.plan),
+            "stages": [asdict(each) for each in stages],
+        }
 
     def _set_target(self, table: Table) -> None:
         """0/1, or a number as [-1, 1]; `labelled` is 0 where a private label is missing."""
         skipped = table.skipped
         assert table.label is not None
-        self._labelled = (~skipped).astype(np.float64)
+        self._labelled = ~skipped
         self._may_lack = table.schema is not None and table.schema.label.missing == "skip"
         if self._number:
             assert table.label_bounds is not None
@@ -186,40 +319,20 @@ class _Fit:
             self._middle, self._half = 0.0, 1.0
             self._target = np.where(skipped, 0.0, table.label.astype(np.float64))
 
-    def _row_weights(
-        self, table: Table, releaser: Releaser, mu: float
-    ) -> tuple[Floats, float, float]:
-        """Public weights, by which a unit counts as at most `most` rows, and their total."""
-        if table.unit is None:
-            return np.ones(table.n), 1.0, float(table.n)
-        found = unit_weights(
-            table.unit, numbers=16 * len(table.coded), mu=mu, relation=releaser.relation
-        )
-        return found.rows, float(found.most), found.total
-
-    def _open(self, releaser: Releaser) -> None:
+    def _open(self, releaser: Releaser, stages: Sequence[PlannedStage]) -> None:
         """All releases, opened before the first one: they are charged together."""
-
-        def stage(share: float, what: str, count: int = 1) -> Stage | None:
-            if share <= 0:
-                return None
-            return Stage(releaser, self._mu, share, count, self._most, what)
-
-        plan, columns = self.plan, len(self._private)
-        label = "the mean of the label" if self._number else "the number of rows of each class"
-        self._base_stage = stage(plan.base, label)
-        self._spread_stage = stage(plan.spread, "a histogram of the label")
-        self._public_stage = stage(plan.public, "sums of public features by label")
-        self._counts_stage = stage(
-            plan.counts, f"counts of the levels of {columns} private columns"
-        )
-        self._worth_stage = stage(plan.worth, "a gradient by all private columns")
-        self._descent_stage = stage(
-            plan.descent, "noisy gradients by all private columns", plan.steps
-        )
-        self._comparison_stage = stage(plan.comparison, "a comparison with a simpler model")
-        covered = "the mean square of errors" if self._number else "a histogram of scores by label"
-        self._covered_stage = stage(plan.covered, covered)
+        opened = {
+            each.name: Stage(releaser, self._mu, each.share, each.releases, self._most, each.what)
+            for each in stages
+        }
+        self._base_stage = opened.get("base")
+        self._spread_stage = opened.get("spread")
+        self._public_stage = opened.get("public")
+        self._counts_stage = opened.get("counts")
+        self._worth_stage = opened.get("worth")
+        self._descent_stage = opened.get("descent")
+        self._comparison_stage = opened.get("comparison")
+        self._covered_stage = opened.get("covered")
 
     # --- the stages in order
 
@@ -259,11 +372,13 @@ class _Fit:
                 weights[place] = weight
             bend = placed[len(self._private)][:-1] if len(stage) > len(self._private) else bend
             spread = math.hypot(spread, unit * part.spread)
-        slope = self._compared(np.full(len(offset), base), scores - base, unit, spread, at=1.0)
-        self._cover(base + slope * (scores - base), base, unit, slope * spread)
+        shift, slope = self._compared(base, scores - base, unit, spread)
+        self._cover(base + shift + slope * (scores - base), base, unit, slope * spread)
         return self._fit(
             base,
-            intercept=base + slope * (added - (base if offset_weights is not None else 0.0)),
+            intercept=base
+            + shift
+            + slope * (added - (base if offset_weights is not None else 0.0)),
             weights=[slope * weight for weight in weights],
             offset_weights=offset_weights,
             offset_start=offset_start,
@@ -281,38 +396,58 @@ class _Fit:
             base = float(logit(np.clip(base, 1e-3, 1 - 1e-3)))
         offset = np.full(len(target), base)
         if places:
-            offset, free = cross_fitted(
-                _stacked(self._columns, places),
-                target,
-                levels=[self._columns[place].levels for place in places],
-                ordered=[self._columns[place].values is not None for place in places],
-                task="regression" if self._number else "classification",
-                folds=_FOLDS,
-                weights=self._weights,
-            )
+            offset, free = self._free_model(places)
         unit = float(np.std(target - offset)) if self._number else 1.0
         unit = max(unit, 1e-3) if self._number else 1.0
         stage, bend_edges = self._stage_columns(offset if places else None)
         part = self._descend(stage, offset, unit, base)
         placed = [unit * table for table in part.by_level()]
         extra = CodeSums(stage).scores(placed) - unit * part.mean
-        slope = self._compared(offset, extra, unit, unit * part.spread, at=0.0)
-        self._cover(
-            offset + slope * extra, base, unit, math.hypot(float(np.std(offset)), part.spread)
-        )
+        shift, slope = self._compared(offset, extra, unit, unit * part.spread)
+        spread = math.hypot(float(np.std(offset)), part.spread)
+        self._cover(offset + shift + slope * extra, base, unit, spread)
         weights = [np.zeros(column.levels) for column in self._columns]
         for place, weight in zip(self._private, placed, strict=False):
             weights[place] = slope * weight
         bend = slope * placed[-1][:-1] if len(stage) > len(self._private) else np.zeros(0)
         return self._fit(
             base,
-            intercept=-slope * unit * part.mean + (0.0 if places else base),
+            intercept=shift - slope * unit * part.mean + (0.0 if places else base),
             weights=weights,
             free=free,
             free_columns=places,
             offset_scale=1.0 if places else 0.0,
             bend_edges=bend_edges,
             bend=bend,
+        )
+
+    def _free_model(self, places: Sequence[int]) -> tuple[Floats, FreeModel | PublicModel]:
+        """Scores out of fold and the model of all rows; public columns and labels go in alone."""
+        codes, columns = _stacked(self._columns, places), [self._columns[p] for p in places]
+        task: Task = "regression" if self._number else "classification"
+        if self._public_model is not None:
+            even = bool((self._weights == self._weights[0]).all())
+            return cross_fitted_public(
+                self._public_model,
+                codes,
+                self._target,
+                values=[level_values(column) for column in columns],
+                task=task,
+                folds=_FOLDS,
+                groups=self._groups,
+                weights=None if even else self._weights,
+                middle=self._middle,
+                half=self._half,
+            )
+        return cross_fitted(
+            codes,
+            self._target,
+            levels=[column.levels for column in columns],
+            ordered=[column.values is not None for column in columns],
+            task=task,
+            folds=_FOLDS,
+            groups=self._groups,
+            weights=self._weights,
         )
 
     def _fit(
@@ -326,7 +461,7 @@ class _Fit:
         offset_scale: float = 0.0,
         bend: Floats | None = None,
         bend_edges: Floats | None = None,
-        free: FreeModel | None = None,
+        free: FreeModel | PublicModel | None = None,
         free_columns: tuple[int, ...] = (),
     ) -> AdditiveFit:
         """Everything in the label's own units."""
@@ -344,6 +479,7 @@ class _Fit:
             bend_edges=np.zeros(0) if bend_edges is None or bend is None else bend_edges,
             bend=np.zeros(0) if bend is None else half * bend,
             details=self.details,
+            notes=self._notes,
         )
 
     def _own(self, value: float) -> float:
@@ -407,8 +543,7 @@ class _Fit:
             target,
             labelled=self._labelled,
             weights=self._weights,
-            release=self._public_stage.release,
-            noise=self._public_stage.noise,
+            stage=self._public_stage,
             start=0.0 if self._number else base,
             label_range=(-_LABEL, _LABEL) if self._number else (0.0, 1.0),
             number=self._number,
@@ -438,17 +573,21 @@ class _Fit:
     def _counts(self, stage: Sequence[CodedColumn]) -> list[LevelFeatures]:
         """Level features from noisy counts of private columns and exact ones of public ones."""
         assert self._counts_stage is not None
-        exact = CodeSums(stage).sums(self._weights)
         hidden = [place for place, column in enumerate(stage) if column.private]
+        exact = CodeSums([stage[place] for place in hidden]).sums(self._weights)
         moves = (math.sqrt(2 * len(hidden)), math.sqrt(len(hidden)))
-        noisy = self._counts_stage.release(np.concatenate([exact[p] for p in hidden]), moves)
+        noisy = self._counts_stage.release(np.concatenate(exact), moves)
         ends = np.cumsum([stage[place].levels for place in hidden])
         released = dict(zip(hidden, np.split(noisy, ends[:-1]), strict=True))
         noise = self._counts_stage.noise(moves)
+        # Exact counts are summed by themselves: beside a private column, the order of the sum, and
+        # with it the last digit, would follow from private codes.
         return [
             level_features(column, released[place], noise, self._n)
             if column.private
-            else level_features(column, exact[place], 0.0, self._n)
+            else level_features(
+                column, _counted(column.codes, self._weights, column.levels), 0.0, self._n
+            )
             for place, column in enumerate(stage)
         ]
 
@@ -481,55 +620,124 @@ class _Fit:
     # --- comparison and covered scores
 
     def _compared(
-        self, offset: Floats, extra: Floats, unit: float, spread: float, *, at: float
-    ) -> float:
-        """How far to trust `extra` in offset + slope · extra: one Newton step in the slope.
+        self, offset: Floats | float, extra: Floats, unit: float, spread: float
+    ) -> tuple[float, float]:
+        """Shift and slope of offset + shift + slope · extra: one Newton step from 0 and 1.
 
-        The step is taken from `at`; noise that could have made the slope is taken off it, as James
-        and Stein do, so that a model that noise has made falls back to the offset.
+        Noise that could have made the slope is taken off it, as James and Stein do, so that a model
+        that noise has made falls back to the offset. Clipped scores only multiply errors: the
+        errors are those of the scores as they are, or large scores would bias the slope.
         """
         assert self._comparison_stage is not None
-        width = min(max(2.5 * spread / unit, 0.2), 4.0)
-        inside = np.clip(extra / unit, -width, width)
-        score = offset / unit + at * inside
+        # Short scores multiply errors, which makes noise small; long ones measure curvature.
+        short = min(max(spread / unit, 0.1), 2.0)
+        long = 3 * short
+        longest, most = (_LABEL, 1.0) if self._number else (0.5, 0.25)
+        sums = np.zeros(8)
+        for start in range(0, len(extra), BLOCK):
+            rows = slice(start, start + BLOCK)
+            known = offset[rows] if isinstance(offset, np.ndarray) else offset
+            sums += self._errors(known, extra[rows], unit, short, long, rows)
+        # Each in units of its largest change; the shares add up to 1.
+        units = np.array([2 * longest, 2 * longest * short, 2 * long, long**2])
+        units = np.append(units, most * np.array([1, 2 * short, 2 * long, short * long]))
+        units = units / np.sqrt(_COMPARISON)
+        moves = (1.0, 1.0)
+        noisy = self._comparison_stage.release(sums / units, moves) * units
+        noise = self._comparison_stage.noise(moves) * units
+        mean = float(np.clip(noisy[2] / self._n, -long, long))
+        variance = max(float(noisy[3] / self._n) - mean**2, float(noise[3] / self._n), 1e-6)
+        # Curvatures as released, held against those of a normal score as far as they are noisy.
+        normal = self._n * self._curvatures(offset / unit, mean, variance, short)
+        size = np.sqrt(normal[0] * np.array([normal[0], normal[0], normal[3], normal[3]]))
+        doubt = _NORMAL * size * np.array([1, short, 1, 1])
+        doubt[3] = _NORMAL * normal[3]
+        bent = normal + doubt**2 / (doubt**2 + noise[4:] ** 2) * (noisy[4:] - normal)
+        bent = bent.reshape(2, 2).T
+        # Shift and slope by what is likeliest: a shift is small, a slope may be anything.
+        precise = bent.T / noise[:2] ** 2
+        covariance = np.linalg.inv(precise @ bent + np.diag([1 / _SHIFT**2, 1e-9]))
+        off = covariance @ (precise @ noisy[:2])
+        slope, blur = 1 + float(off[1]), math.sqrt(float(covariance[1, 1]))
+        shrunk = max(slope - blur**2 / slope, 0.0) if slope > 0 else 0.0
+        used = min(shrunk, _STEEPEST)
+        # The best shift at the slope that is used.
+        shift = float(off[0] + covariance[0, 1] / covariance[1, 1] * (used - slope))
+        self.details["slope"] = {
+            "estimate": slope,
+            "noise": blur,
+            "used": used,
+            "shift": shift,
+        }
+        return unit * shift, used
+
+    def _errors(
+        self,
+        offset: Floats | float,
+        extra: Floats,
+        unit: float,
+        short: float,
+        long: float,
+        rows: slice,
+    ) -> Floats:
+        """Sums over some rows of e·(1, g), z·(1, z), c·(1, g, z, g·z); docs/proofs/additive.md."""
+        z, g = np.clip(extra / unit, -long, long), np.clip(extra / unit, -short, short)
+        score, target = (offset + extra) / unit, self._target[rows]
         if self._number:
-            residual = np.clip(self._target / unit - score, -_LABEL, _LABEL)
-            curve, longest, steepest = np.ones(len(score)), _LABEL, 1.0
+            error = np.clip(target / unit - score, -_LABEL, _LABEL)
+            bend = (np.abs(error) < _LABEL).astype(np.float64)
         else:
             chance = expit(score)
-            residual, curve = self._target - chance, chance * (1 - chance)
-            longest, steepest = 1.0, 0.25
-        weights = self._weights * self._labelled
-        # Two numbers that move by at most 2·longest·width (withheld: half) and steepest·width².
-        share = 0.15
-        first = (weights * residual) @ inside / (2 * longest * width) * math.sqrt(1 - share)
-        second = (weights * curve) @ inside**2 / (steepest * width**2) * math.sqrt(share)
-        moves = (1.0, 1.0)
-        noisy = self._comparison_stage.release(np.array([first, second]), moves)
-        noise = self._comparison_stage.noise(moves)
-        gradient = noisy[0] * 2 * longest * width / math.sqrt(1 - share)
-        curvature = max(noisy[1], noise) * steepest * width**2 / math.sqrt(share)
-        error = noise * 2 * longest * width / math.sqrt(1 - share) / curvature
-        slope = at + gradient / curvature
-        shrunk = max(slope - error**2 / slope, 0.0) if slope > 0 else 0.0
-        used = float(min(shrunk, 1.25))
-        self.details["slope"] = {"estimate": float(slope), "noise": float(error), "used": used}
-        return used
+            weight = bounded_weight(chance, 0.5, 0.5)
+            error, bend = (target - chance) * weight, chance * (1 - chance) * weight
+        all_rows = self._weights[rows]
+        error, bend = all_rows * self._labelled[rows] * np.stack([error, bend])
+        errors = error.sum(), error @ g, all_rows @ z, all_rows @ z**2
+        return np.array([*errors, bend.sum(), bend @ g, bend @ z, bend @ (g * z)])
+
+    def _curvatures(
+        self, offset: Floats | float, mean: float, variance: float, short: float
+    ) -> Floats:
+        """Means of c·(1, g, z, g·z), c how an error bends with a score offset + z, g = z cut short.
+
+        As if z were normal; offsets are public, or one released number.
+        """
+        nodes = np.linspace(-4, 4, 81)
+        parts = np.exp(-0.5 * nodes**2)
+        z = mean + math.sqrt(variance) * nodes
+        bend = parts / parts.sum()
+        if not self._number:
+            known = np.quantile(offset, (np.arange(20) + 0.5) / 20)
+            chance = expit(known[:, None] + z)
+            weight = bounded_weight(chance, 0.5, 0.5)
+            bend = bend * (chance * (1 - chance) * weight).mean(axis=0)
+        cut = np.clip(z, -short, short)
+        found: Floats = np.array([bend.sum(), bend @ cut, bend @ z, bend @ (cut * z)])
+        return found
 
     def _cover(self, scores: Floats, base: float, unit: float, spread: float) -> None:
         """Scores of the final model on its own rows that the guarantee covers, with noise bars."""
         assert self._covered_stage is not None
-        weights = self._weights * self._labelled
+        weights, stage = self._weights * self._labelled, self._covered_stage
+        rows = None if self._may_lack and self._label_private else self._n
         if self._number:
             self.details["covered"] = covered_numbers(
                 self._target - scores,
                 weights,
-                self._covered_stage,
+                stage,
                 unit,
                 self._half,
-                rows=None if self._may_lack and self._label_private else self._n,
+                rows=rows,
+                most=self._most,
             )
         else:
             self.details["covered"] = covered_classes(
-                scores, self._target, weights, self._covered_stage, base, max(spread, 0.2)
+                scores,
+                self._target,
+                weights,
+                stage,
+                base,
+                max(spread, 0.2),
+                rows=rows,
+                most=self._most,
             )

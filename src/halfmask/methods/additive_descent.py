@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
-from halfmask.methods.code_sums import CodeSums
+from halfmask.methods.code_sums import BLOCK, CodeSums
 from halfmask.methods.level_priors import allocated, evidence
 from halfmask.methods.smooth_codes import LevelFeatures
 
@@ -120,7 +120,7 @@ class Descent:
         hidden: Sequence[bool],
         features: Sequence[LevelFeatures],
         target: Floats,
-        labelled: Floats,
+        labelled: NDArray[np.bool_],
         weights: Floats,
         rows: float,
         offset: Floats | None,
@@ -133,7 +133,8 @@ class Descent:
     ) -> None:
         self._sums, self._features = sums, list(features)
         self._hidden = np.array(hidden, dtype=bool)
-        self._target, self._weights = target, weights * labelled
+        self._target = target
+        self._weights = weights if labelled.all() else weights * labelled
         self._rows, self._offset, self._start = rows, offset, start
         self._number, self._label_private = number, label_private
         self._steps, self._worth, self._gradients = steps, worth, gradients
@@ -177,7 +178,7 @@ class Descent:
                 slope = np.clip(scores - target[rows], -low, high)
                 return weights[rows] * slope
             chance = expit(scores)
-            bounded = (chance - target[rows]) * _weight(chance, low, high)
+            bounded = (chance - target[rows]) * bounded_weight(chance, low, high)
             slope = np.clip(bounded, -low, high)
             return weights[rows] * slope
 
@@ -187,8 +188,13 @@ class Descent:
         """How fast slopes change with scores, at the start."""
         if self._number:
             return 1.0
-        chance = np.asarray(expit(self._start if self._offset is None else self._offset))
-        return float(np.mean(chance * (1 - chance) * _weight(chance, low, high)))
+        if self._offset is None:
+            return float(_bend(np.asarray(expit(self._start)), low, high))
+        bends = expit(self._offset)
+        for start in range(0, len(bends), BLOCK):
+            some = slice(start, start + BLOCK)
+            bends[some] = _bend(bends[some], low, high)
+        return float(np.mean(bends))
 
     # --- stages
 
@@ -294,7 +300,13 @@ class Descent:
         return theta, start - middle
 
 
-def _weight(chance: Floats, low: float, high: float) -> Floats:
+def _bend(chance: Floats, low: float, high: float) -> Floats:
+    """How fast the slope of a row with chance p changes with its score."""
+    bend: Floats = chance * (1 - chance) * bounded_weight(chance, low, high)
+    return bend
+
+
+def bounded_weight(chance: Floats, low: float, high: float) -> Floats:
     """ω(p): what brings both slopes of a row with chance p into [−low, high]."""
     tiny = 1e-12
     weight: Floats = np.minimum(

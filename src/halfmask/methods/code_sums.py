@@ -16,7 +16,7 @@ from halfmask.table import CodedColumn
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-_BLOCK = 1 << 15
+BLOCK = 1 << 15
 # The most levels of two columns together: their table of weights stays in the cache.
 _PACKED = 1 << 14
 
@@ -26,8 +26,8 @@ class CodeSums:
 
     def __init__(self, columns: Sequence[CodedColumn]) -> None:
         self.levels = [column.levels for column in columns]
-        self.rows = len(columns[0].codes) if columns else 0
-        self._codes = [column.codes for column in columns]
+        self._columns = columns
+        self.rows = 0
         self._packs: list[tuple[list[int], NDArray[np.unsignedinteger]]] = []
         waiting = sorted(range(len(columns)), key=lambda place: -self.levels[place])
         while waiting:
@@ -35,6 +35,7 @@ class CodeSums:
             fits = (p for p in waiting if self.levels[first] * self.levels[p] <= _PACKED)
             second = next(fits, None)
             codes = columns[first].codes
+            self.rows = len(codes)
             if second is not None:
                 waiting.remove(second)
                 small = np.min_scalar_type(self.levels[first] * self.levels[second])
@@ -48,7 +49,7 @@ class CodeSums:
         tables = self._tables(weights)
         found = np.zeros(self.rows)
         for start, codes in self._blocks():
-            part = found[start : start + _BLOCK]
+            part = found[start : start + BLOCK]
             for table, code in zip(tables, codes, strict=True):
                 part += table[code]
         return found
@@ -57,7 +58,7 @@ class CodeSums:
         """For each column, `values` summed by level."""
         totals = self._totals()
         for start, codes in self._blocks():
-            _count(totals, codes, values[start : start + _BLOCK])
+            _count(totals, codes, values[start : start + BLOCK])
         return self._by_column(totals)
 
     def sums_at(
@@ -74,13 +75,28 @@ class CodeSums:
             total += float(values.sum())
         return self._by_column(totals), total
 
-    def groups(self, maps: Sequence[Indices]) -> list[Indices]:
-        """The group of each row's level, by column."""
-        return [found[codes] for found, codes in zip(maps, self._codes, strict=True)]
+    def pair_sums(
+        self, maps: Sequence[Indices], sizes: Sequence[int], values: Floats
+    ) -> tuple[list[Floats], dict[tuple[int, int], Floats]]:
+        """`values` summed by group and by pairs of groups (i > j); `maps` from levels to groups."""
+        alone = [np.zeros(size) for size in sizes]
+        pairs = {(i, j): np.zeros(sizes[i] * sizes[j]) for i in range(len(sizes)) for j in range(i)}
+        both = np.empty(min(BLOCK, self.rows), dtype=np.intp)
+        for start in range(0, self.rows, BLOCK):
+            at = slice(start, start + BLOCK)
+            some = values[at]
+            groups = [c.mapped(found, at) for found, c in zip(maps, self._columns, strict=True)]
+            # Added row by row, so that the rounding is that of one sum over all rows.
+            for total, group in zip(alone, groups, strict=True):
+                np.add.at(total, group, some)
+            for (i, j), total in pairs.items():
+                pair = np.multiply(groups[i], sizes[j], out=both[: len(some)])
+                np.add.at(total, np.add(pair, groups[j], out=pair), some)
+        return alone, {(i, j): pairs[i, j].reshape(sizes[i], sizes[j]) for i, j in pairs}
 
     def _blocks(self) -> Iterator[tuple[int, list[Indices]]]:
-        for start in range(0, self.rows, _BLOCK):
-            yield start, [codes[start : start + _BLOCK].astype(np.intp) for _, codes in self._packs]
+        for start in range(0, self.rows, BLOCK):
+            yield start, [codes[start : start + BLOCK].astype(np.intp) for _, codes in self._packs]
 
     def _tables(self, weights: Sequence[Floats]) -> list[Floats]:
         tables = []
@@ -109,10 +125,3 @@ class CodeSums:
 def _count(totals: list[Floats], codes: list[Indices], values: Floats) -> None:
     for total, code in zip(totals, codes, strict=True):
         np.add(total, np.bincount(code, values, minlength=len(total)), out=total)
-
-
-def contingency(first: Indices, second: Indices, shape: tuple[int, int], weights: Floats) -> Floats:
-    """Weights summed by pairs of groups."""
-    both = np.bincount(first * shape[1] + second, weights, minlength=shape[0] * shape[1])
-    found: Floats = np.asarray(both, dtype=np.float64).reshape(shape)
-    return found

@@ -1,7 +1,12 @@
 """Scores of a model on its own training rows that the guarantee covers, with noise bars.
 
-They follow from one released histogram (classes) or one released sum (numbers), paid for like any
-other release. Guarantee: docs/proofs/additive.md.
+They follow from one release, paid for like any other: for classes the sum of the rows' log losses
+and a histogram of score by label, for numbers the sum of squared errors.
+Guarantee: docs/proofs/additive.md.
+
+A bar is two standard errors of the difference to the same score on as many other rows: it holds the
+noise, and the luck of these rows and of those. What a model has learnt by heart of its own rows is
+not in it; under a guarantee that is little.
 """
 
 from __future__ import annotations
@@ -17,50 +22,122 @@ from halfmask.methods.additive_descent import Stage
 
 Floats = NDArray[np.float64]
 
-_PARTS = 24
+_PARTS = 16
+# Scores are held within so many spreads of the base rate's.
+_ENDS = 3.0
+# Of the release's squared length: what the loss may take, the rest is the histogram's.
+_LOSS_PART = 0.4
+# Bins of the histogram are joined until so many standard deviations of noise are below their rows.
+_CLEAR = 10.0
+# Squared errors are cut at so many spreads.
+_LONGEST = 4.0
 
 
 def covered_classes(
-    scores: Floats, target: Floats, weights: Floats, stage: Stage, base: float, spread: float
+    scores: Floats,
+    target: Floats,
+    weights: Floats,
+    stage: Stage,
+    base: float,
+    spread: float,
+    *,
+    rows: float | None,
+    most: float,
 ) -> dict[str, Any]:
-    """Log loss, AUC and calibration by bins of scores, from a noisy histogram of bin by label.
+    """Log loss, AUC and reliability; edges and the longest loss follow from releases alone.
 
-    Edges follow from releases alone. A row is in one cell: replaced it moves the histogram by √2.
+    A loss lies in [0, longest] and a row in one cell. `rows` is the weight of all rows, None where
+    labels may be missing and their number is private; a unit's rows weigh at most `most`.
     """
-    edges = base + spread * np.linspace(-3, 3, _PARTS - 1)
-    middles = np.concatenate([[edges[0]], (edges[1:] + edges[:-1]) / 2, [edges[-1]]])
-    codes = np.searchsorted(edges, scores) + _PARTS * (target > 0.5)
-    counts = np.bincount(codes, weights, minlength=2 * _PARTS)
-    moves = (math.sqrt(2), 1.0)
-    noisy = stage.release(counts.astype(np.float64), moves).reshape(2, _PARTS)
-    noise = stage.noise(moves)
-    total = max(float(noisy.sum()), 1.0)
-    chance = expit(middles)
-    losses = np.stack([-np.log1p(-chance), -np.log(chance)])
-    loss = float((noisy * losses).sum() / total)
-    by_noise = noise * math.sqrt(float(((losses - loss) ** 2).sum())) / total
-    shown = np.maximum(noisy, 0.0)
-    by_rows = math.sqrt(float((shown * (losses - loss) ** 2).sum()) / total / total)
-    negative, positive = shown
-    below = np.cumsum(negative) - negative / 2
-    pairs = float(negative.sum() * positive.sum())
-    auc = float(positive @ below / pairs) if pairs > 0 else 0.5
-    rows = noisy.sum(axis=0)
-    clear = rows > 3 * noise * math.sqrt(2)
-    reliability = [
-        {
-            "predicted": float(chance[place]),
-            "observed": float(np.clip(noisy[1, place] / rows[place], 0, 1)),
-            "bar": float(2 * noise / rows[place]),
-        }
-        for place in np.flatnonzero(clear)
-    ]
+    low, high = base - _ENDS * spread, base + _ENDS * spread
+    longest = float(np.logaddexp(0, max(-low, high)))
+    held = np.clip(scores, low, high)
+    losses = np.logaddexp(0, held) - target * held
+    edges = np.linspace(low, high, _PARTS + 1)
+    middles = (edges[1:] + edges[:-1]) / 2
+    codes = np.searchsorted(edges[1:-1], held) + _PARTS * (target > 0.5)
+    counts = np.bincount(codes, weights, minlength=2 * _PARTS).astype(np.float64)
+    # Replaced, a row moves the loss by `longest` and the histogram by √2; withheld, the last by 1.
+    by_loss = math.sqrt(_LOSS_PART) / longest
+    by_count = math.sqrt((1 - _LOSS_PART) / 2)
+    value = np.concatenate([[by_loss * (weights @ losses)], by_count * counts])
+    moves = (1.0, math.sqrt(_LOSS_PART + (1 - _LOSS_PART) / 2))
+    noisy, noise = stage.release(value, moves), stage.noise(moves)
+    histogram, of_count = noisy[1:].reshape(2, _PARTS) / by_count, noise / by_count
+    total = rows if rows is not None else max(float(histogram.sum()), 1.0)
+    loss = min(max(float(noisy[0]) / by_loss / total, 0.0), longest)
+    each = np.stack([np.logaddexp(0, middles), np.logaddexp(0, -middles)])
+    shown = np.maximum(histogram, 0.0)
+    spread_of_loss = float((shown * (each - loss) ** 2).sum()) / max(float(shown.sum()), 1.0)
+    by_noise = noise / by_loss / total
+    if rows is None:
+        by_noise = math.hypot(by_noise, loss * of_count * math.sqrt(2 * _PARTS) / total)
+    auc, auc_bar = _auc(histogram, of_count, most)
     return {
+        "rows": total,
         "log_loss": loss,
-        "log_loss_bar": 2 * math.hypot(by_noise, by_rows),
-        "auc": min(max(auc, 0.0), 1.0),
-        "reliability": reliability,
+        "log_loss_bar": _bar(by_noise, most * spread_of_loss / total),
+        "auc": auc,
+        "auc_bar": auc_bar,
+        "reliability": _reliability(histogram, of_count, expit(middles), most),
     }
+
+
+def _bar(noise: float, by_rows: float) -> float:
+    """Two standard errors; `by_rows` is the variance by the luck of rows, which others have too."""
+    return 2 * math.sqrt(noise**2 + 2 * by_rows)
+
+
+def _auc(histogram: Floats, noise: float, most: float) -> tuple[float, float]:
+    """The area under the ROC curve and its bar; noise in both classes is independent."""
+    negative, positive = histogram
+    first, second = float(negative.sum()), float(positive.sum())
+    if min(first, second) <= 2 * noise * math.sqrt(_PARTS):
+        return 0.5, 0.5  # one class cannot be told from noise
+    below = (np.cumsum(negative) - negative / 2) / first
+    above = (np.cumsum(positive[::-1])[::-1] - positive / 2) / second
+    auc = float(positive @ below) / second
+    parts = ((positive, below, second), (negative, above, first))
+    by_noise = sum(noise**2 * float(((s - auc) ** 2).sum()) / n**2 for _, s, n in parts)
+    shown = [(np.maximum(p, 0), s, n) for p, s, n in parts]
+    by_rows = sum(most * float(p @ (s - auc) ** 2) / n**2 for p, s, n in shown)
+    return min(max(auc, 0.0), 1.0), min(_bar(math.sqrt(by_noise), by_rows), 1.0)
+
+
+def _reliability(
+    histogram: Floats, noise: float, chance: Floats, most: float
+) -> list[dict[str, float]]:
+    """Predicted and observed shares, neighbouring bins joined until their rows tower over noise."""
+    parts: list[dict[str, float]] = []
+    for bins in _joined(histogram.sum(axis=0), noise * math.sqrt(2)):
+        negative, positive = (float(side[bins].sum()) for side in histogram)
+        rows = negative + positive
+        counts = np.maximum(histogram[:, bins].sum(axis=0), 0.0)
+        observed = min(max(positive / rows, 0.0), 1.0)
+        by_noise = noise * math.sqrt(len(bins) * (observed**2 + (1 - observed) ** 2)) / rows
+        parts.append(
+            {
+                "predicted": float(counts @ chance[bins] / counts.sum()),
+                "observed": observed,
+                "bar": _bar(by_noise, most * observed * (1 - observed) / rows),
+                "rows": rows,
+            }
+        )
+    return parts
+
+
+def _joined(rows: Floats, noise: float) -> list[list[int]]:
+    """Runs of neighbouring bins, each with clearly more rows than noise; none, if all have not."""
+    runs: list[list[int]] = []
+    run: list[int] = []
+    for place in range(len(rows)):
+        run.append(place)
+        if rows[run].sum() > _CLEAR * noise * math.sqrt(len(run)):
+            runs.append(run)
+            run = []
+    if runs and run:
+        runs[-1] = runs[-1] + run
+    return [run for run in runs if rows[run].sum() > _CLEAR * noise]
 
 
 def covered_numbers(
@@ -71,19 +148,27 @@ def covered_numbers(
     half: float,
     *,
     rows: float | None,
+    most: float,
 ) -> dict[str, Any]:
-    """The root mean square error, errors beyond three spreads counted as three.
+    """The root mean square error, errors beyond four spreads counted as four.
 
     `rows` is the weight of all rows, None where labels may be missing and their number is private:
     it is released beside the sum then, and both together move by √2.
     """
-    limit = 3 * unit
+    limit = _LONGEST * unit
     value = [weights @ np.minimum((errors / limit) ** 2, 1.0)]
     value += [weights.sum()] if rows is None else []
     moves = (math.sqrt(len(value)), math.sqrt(len(value)))
     noisy, noise = stage.release(np.array(value), moves), stage.noise(moves)
     count = max(float(noisy[1]), 1.0) if rows is None else rows
-    mean = max(float(noisy[0]) / count, 0.0) * limit**2
-    bar = 2 * noise / count * limit**2
+    mean = min(max(float(noisy[0]) / count, 0.0), 1.0)
+    # A number in [0, 1] of mean m varies by at most m·(1 − m).
+    bar = _bar(
+        noise / count * math.sqrt(1 + mean**2 * (rows is None)), most * mean * (1 - mean) / count
+    )
     rmse = math.sqrt(mean)
-    return {"rmse": half * rmse, "rmse_bar": half * bar / max(2 * rmse, 1e-9)}
+    return {
+        "rows": count,
+        "rmse": half * limit * rmse,
+        "rmse_bar": half * limit * min(bar / max(2 * rmse, 1e-9), math.sqrt(bar), 1.0),
+    }

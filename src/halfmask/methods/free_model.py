@@ -156,7 +156,7 @@ def fit_free(
     """
     data = _read(codes, target, levels, ordered, task, weights)
     if trees is None:
-        trees = _choose(data, _fold_of_rows(data.columns.rows, 5, None, 0))[0]
+        trees = _choose(data, fold_of_rows(data.columns.rows, 5, None, 0))[0]
     return _fit(data, _whole_number("trees", trees))
 
 
@@ -181,7 +181,7 @@ def cross_fitted(
     gives it. Above 200,000 rows there are two folds, and at most 75 trees of twice the rate.
     """
     data = _read(codes, target, levels, ordered, task, weights)
-    fold = _fold_of_rows(data.columns.rows, _whole_number("folds", folds, least=2), groups, seed)
+    fold = fold_of_rows(data.columns.rows, _whole_number("folds", folds, least=2), groups, seed)
     number, fits = _choose(data, fold, None if trees is None else _whole_number("trees", trees))
     scores = np.zeros(data.columns.rows)
     for fit in fits:
@@ -267,8 +267,8 @@ def _whole_number(name: str, value: int, least: int = 0) -> int:
     return int(value)
 
 
-def _fold_of_rows(
-    rows: int, folds: int, groups: NDArray[Any] | None, seed: int
+def fold_of_rows(
+    rows: int, folds: int, groups: NDArray[Any] | None, seed: int = 0
 ) -> NDArray[np.int64]:
     """The fold of each row; it reads no target and no code."""
     members = np.arange(rows)

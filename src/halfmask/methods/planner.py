@@ -148,6 +148,77 @@ def plan(task: Task, *, target_error: float = 0.01, method: str = "auto") -> Pla
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class TablePlan:
+    """How `additive` will spend the budget: its `stages`, as a fit opens them.
+
+    `noise_multiplier` and `steps` are those of its descent (1 and the base rate's noise where it
+    has none); `rows_needed` is the least number of rows from which columns are learnt from at all.
+    """
+
+    method: str
+    reason: str
+    noise_multiplier: float
+    steps: int
+    rows_needed: int
+    base_rate_only: bool
+    stages: tuple[dict[str, Any], ...]
+    error_bound: None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain data."""
+        return {**asdict(self), "stages": list(self.stages)}
+
+
+def table_plan(task: Task, *, rows: float, reason: str) -> TablePlan:
+    """The plan of `additive` on `rows` rows, a unit counted as one; columns are the table's own.
+
+    `rows` may be less than `task.rows`, where a unit has several (see `additive.row_weights`).
+    """
+    from halfmask.accounting.budget import Budget
+    from halfmask.accounting.gaussian import gaussian_epsilon
+    from halfmask.methods.additive import AdditivePlan
+
+    if task.classes > 2:
+        raise InputError("Method 'additive' is for two classes or a number: plan for another one.")
+    if not task.label_private and task.public == task.columns:
+        raise InputError("No column is private: there is nothing to protect.")
+    mu = Budget(epsilon=task.epsilon, delta=task.delta, relation=task.relation).mu
+    private, number = task.columns - task.public, task.classes == 0
+
+    def made(count: float) -> AdditivePlan:
+        return AdditivePlan.of(
+            rows=count,
+            private_columns=private,
+            public_columns=task.public,
+            label_private=task.label_private,
+            number=number,
+            mu=mu,
+        )
+
+    def noise(share: float, releases: int) -> float:
+        return math.sqrt(releases / share) / mu
+
+    stages = made(rows).stages(private_columns=private, number=number)
+    descent = next((each for each in stages if each.name == "descent"), stages[0])
+    return TablePlan(
+        method="additive",
+        reason=reason,
+        noise_multiplier=noise(descent.share, descent.releases),
+        steps=descent.releases,
+        rows_needed=bounds.rows_for_error(lambda n: float(made(n).steps == 0), 0.5),
+        base_rate_only=made(rows).steps == 0,
+        stages=tuple(
+            {
+                **asdict(each),
+                "noise_multiplier": noise(each.share, each.releases),
+                "epsilon_alone": gaussian_epsilon(math.sqrt(each.share) * mu, task.delta),
+            }
+            for each in stages
+        ),
+    )
+
+
 def expected_run(task: Task, method: str, *, like: Task | None = None) -> Run:
     """Noise, steps and the bound of `method`; sampled methods keep the rate and steps of `like`."""
     if method in _LABELS_ONLY:

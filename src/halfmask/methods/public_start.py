@@ -87,8 +87,7 @@ def public_share(table: Table, mu: float, rows: int) -> float:
 def only_public(table: Table) -> Table:
     """`table` without its private features; the label stays private."""
     return replace(
-        table,
-        private=np.zeros((table.n, 0)),
+        table.with_blocks(private=np.zeros((table.n, 0))),
         private_norm=0.0,
         private_names=(),
         private_sources=(),

@@ -23,8 +23,8 @@ Floats = NDArray[np.float64]
 # shares say how far a typical effect follows each; the widths are parts of the range of positions.
 _LINE, _WIDE, _NARROW, _ALONE = 0.35, 0.40, 0.23, 0.02
 _WIDE_WIDTH, _NARROW_WIDTH = 0.35, 0.10
-# Directions with less than this share of the largest one are left out.
-_SMALLEST = 2e-3
+# Directions smaller than this share of the largest are left out; fewer where counts are exact.
+_SMALLEST, _SMALLEST_EXACT = 2e-3, 2e-4
 # A level is kept apart where its noisy count stands this many standard deviations above zero.
 _CLEAR = 4.0
 _POOLED = 2.0
@@ -45,6 +45,7 @@ class LevelFeatures:
     vectors: Floats
     share: Floats
     size: Floats
+    smooth: bool = False
 
     @cached_property
     def radius(self) -> float:
@@ -106,13 +107,19 @@ class LevelFeatures:
         square = float(self.share @ np.einsum("ij,ij->i", vectors, vectors))
         if square > 0:
             vectors = vectors / math.sqrt(square)
-        return replace(self, vectors=vectors, size=np.ones(vectors.shape[1]))
+        size = np.ones(vectors.shape[1])
+        if self.smooth:
+            size = np.sqrt(values[kept] / max(float(values.max(initial=0.0)), 1e-300))
+        return replace(self, vectors=vectors, size=size)
 
 
 def level_features(
-    column: CodedColumn, counts: Floats, noise_std: float, rows: float
+    column: CodedColumn, counts: Floats, noise_std: float, rows: float, *, alone: float = _ALONE
 ) -> LevelFeatures:
-    """The features of a column from `counts` of its levels, each with noise of `noise_std`."""
+    """The features of a column from `counts` of its levels, each with noise of `noise_std`.
+
+    `alone` is the share of a number's effect that its levels have by themselves.
+    """
     if column.values is None:
         groups = _pooled(counts, noise_std)
         kernel = np.eye(int(groups.max()) + 1)
@@ -121,7 +128,7 @@ def level_features(
         ordered = len(column.values)
         inner = _merged(counts[:ordered], noise_std, rows)
         share = _shares(np.bincount(inner, counts[:ordered]), noise_std, rows)
-        kernel = _kernel(_positions(inner, column.values, counts[:ordered], share))
+        kernel = _kernel(_positions(inner, column.values, counts[:ordered], share), alone)
         missing = counts[ordered] > _POOLED * noise_std
         groups = np.append(inner, len(kernel))
         kernel = np.pad(kernel, (0, 1))
@@ -129,25 +136,26 @@ def level_features(
         share = np.append(share, max(counts[ordered] / rows, 0.0) if missing else 0.0)
         if not missing:
             # Nobody seen: no direction of its own, the place of the average row.
-            return _features(groups, kernel[:-1, :-1], share, average_last=True, smooth=True)
-    smooth = column.values is not None
-    return _features(groups, kernel, share, average_last=False, smooth=smooth)
+            kernel = kernel[:-1, :-1]
+    least = _SMALLEST if noise_std > 0 else _SMALLEST_EXACT
+    return _features(groups, kernel, share, least, smooth=column.values is not None)
 
 
 def _features(
-    groups: NDArray[np.intp], kernel: Floats, share: Floats, *, average_last: bool, smooth: bool
+    groups: NDArray[np.intp], kernel: Floats, share: Floats, least: float, *, smooth: bool
 ) -> LevelFeatures:
+    """A vector per group; a last group that the kernel lacks has the average one."""
     values, axes = np.linalg.eigh(kernel)
-    kept = values > values.max(initial=0.0) * _SMALLEST
+    kept = values > values.max(initial=0.0) * least
     vectors, _ = _in_unit_ball(axes[:, kept] * np.sqrt(values[kept]))
     left, lengths, _ = np.linalg.svd(vectors, full_matrices=False)
     kept = lengths > max(lengths.max(initial=0.0) * 1e-3, 1e-9)
     vectors, lengths = left[:, kept] * lengths[kept], lengths[kept]
     share = share / max(float(share.sum()), 1e-300)
-    if average_last:
+    if len(kernel) < len(share):
         vectors = np.vstack([vectors, share[:-1] @ vectors])
     size = lengths / lengths.max(initial=1e-300) if smooth else np.ones(len(lengths))
-    return LevelFeatures(groups=groups, vectors=vectors, share=share, size=size)
+    return LevelFeatures(groups=groups, vectors=vectors, share=share, size=size, smooth=smooth)
 
 
 def _in_unit_ball(vectors: Floats) -> tuple[Floats, float]:
@@ -166,14 +174,14 @@ def _in_unit_ball(vectors: Floats) -> tuple[Floats, float]:
     return (moved / radius, radius) if radius > 0 else (moved[:, :0], 1.0)
 
 
-def _kernel(positions: Floats) -> Floats:
+def _kernel(positions: Floats, alone: float) -> Floats:
     apart = (positions[:, None] - positions[None, :]) ** 2
     line = 2 * positions - 1
     kernel: Floats = (
         _LINE * np.outer(line, line)
         + _WIDE * np.exp(-apart / (2 * _WIDE_WIDTH**2))
         + _NARROW * np.exp(-apart / (2 * _NARROW_WIDTH**2))
-        + _ALONE * np.eye(len(positions))
+        + alone * np.eye(len(positions))
     )
     return kernel
 

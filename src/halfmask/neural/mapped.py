@@ -9,7 +9,6 @@ however it ends. Its folder is TMPDIR's unless another one is named.
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,18 +22,17 @@ from pyarrow import parquet
 
 from halfmask.encoding import declared, learnt
 from halfmask.errors import DataError, InputError
-from halfmask.frames import check_columns
+from halfmask.frames import check_columns, numbered
 from halfmask.mechanisms.shards import ALONE, Shards
 from halfmask.neural.inputs import Inputs
 from halfmask.neural.public_facts import PublicFacts
 from halfmask.neural.rows import NetworkRows, Singles, blocks
 from halfmask.schema import Schema
-from halfmask.table import Encoder, Table
+from halfmask.table import Blocks, Encoder, Table
 
 # Encoded numbers in flight (64 MiB in double precision), and rows that stay in the cache.
 _IN_FLIGHT = 1 << 23
 _IN_CACHE = 256
-_ROW = re.compile(r"(?<=', row )\d+")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,7 +115,7 @@ def _inputs(
     if columns:
         names = [column.name for column in columns]
         for start, frame in _batches(file, rows, size, names):
-            with _numbered(start):
+            with numbered(start):
                 public = encoder.encode_public(frame)
             facts = facts.with_more(PublicFacts.of(public, first.public_sources, columns))
     return Inputs.of_facts(first, facts.everywhere(shards), private_norm=private_norm), first
@@ -129,7 +127,7 @@ def _decode(
     """Write every row of the file into `values`; returns the labels' codes."""
     label = np.zeros(len(rows), dtype=np.int64)
     for start, frame in _batches(file, rows, _batch_size(encoder), _names(encoder.schema)):
-        with _numbered(start):
+        with numbered(start):
             table = encoder.encode(frame)
         at = slice(start - rows.start, start - rows.start + table.n)
         assert table.label is not None
@@ -140,17 +138,15 @@ def _decode(
 
 
 def _part(table: Table, some: slice) -> Table:
-    return replace(
-        table, public=table.public[some], private=table.private[some], rows=table.rows[some]
-    )
+    blocks = Blocks(public=table.public[some], private=table.private[some])
+    return replace(table, features=blocks, rows=table.rows[some])
 
 
 def _without_blocks(first: Table, label: np.ndarray) -> Table:
     """The declaration of `first` with the label of all rows."""
     return replace(
         first,
-        public=first.public[:0],
-        private=first.private[:0],
+        features=first.features.kept(np.arange(0)),
         label=label,
         rows=np.arange(len(label)),
     )
@@ -208,13 +204,3 @@ def _opened(path: Path) -> Iterator[parquet.ParquetFile]:
             yield file
         except pa.ArrowException:
             raise DataError(f"{path} cannot be read as Parquet: write it again.") from None
-
-
-@contextmanager
-def _numbered(start: int) -> Iterator[None]:
-    """Errors about a batch that begins at row `start`, with rows counted from the file's first."""
-    try:
-        yield
-    except DataError as error:
-        message = _ROW.sub(lambda found: str(int(found[0]) + start), str(error))
-        raise DataError(message) from None

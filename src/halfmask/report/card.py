@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 
 from halfmask.report import words
+from halfmask.report.covered import NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
+from halfmask.report.covered import words as covered_words
 from halfmask.report.facts import Facts
 from halfmask.report.measured import NOT_COVERED
 
@@ -58,6 +60,11 @@ def _front_matter(facts: Facts) -> list[str]:
         f"  private: {json.dumps(list(words.protected(statement)))}",
         f"  public: {json.dumps(list(words.unprotected(statement)))}",
     ]
+    if facts.covered is not None:
+        lines.append("  covered_scores:")
+        for name, score in facts.covered.scores.items():
+            shown = f"value: {_number(score.value)}, bar: {_number(score.bar)}"
+            lines.append(f"    {name}: {{{shown}}}")
     if facts.measured is not None:
         lines += [
             "model-index:",
@@ -106,6 +113,14 @@ def _body(facts: Facts, level: int) -> list[str]:
         for place, charge in enumerate(facts.budget.charges, start=facts.budget.left_out + 1)
     ]
     lines += _table(["Charge", "Time", "What was released", "Epsilon so far"], charges)
+    if (covered := facts.covered) is not None:
+        lines += [f"{head} Scores that the guarantee covers", ""]
+        lines += [covered_words(statement.seeded), ""]
+        lines += _table(SCORE_HEADINGS, covered.score_rows())
+        if covered.reliability:
+            lines += _table(RELIABILITY_HEADINGS, covered.reliability_rows())
+        elif covered.classes:
+            lines += [NONE_CLEAR, ""]
     if facts.measured is not None:
         lines += [f"{head} Scores", "", f"**{NOT_COVERED}**", ""]
         lines += _table(["Score", "Value"], words.score_rows(facts))

@@ -16,6 +16,7 @@ from halfmask.errors import DataError, LedgerError
 from halfmask.model import Model
 from halfmask.model_folder import damaged, read_json, rebuilt
 from halfmask.report.attacker import Gain, attacker_gains
+from halfmask.report.covered import Covered, covered_scores
 from halfmask.schema import Column
 from halfmask.statement import Statement
 
@@ -93,6 +94,7 @@ class Facts:
     budget: Budget
     learning: tuple[tuple[int, float], ...]
     learning_of: str
+    covered: Covered | None
     audits: tuple[Audit, ...]
     inferences: tuple[Inference, ...]
     measured: Measured | None
@@ -120,6 +122,7 @@ class Facts:
             "budget": asdict(self.budget),
             "learning": [{"step": step, "loss": loss} for step, loss in self.learning],
             "learning_of": self.learning_of,
+            "covered": None if self.covered is None else self.covered.to_json(),
             "audits": [asdict(audit) for audit in self.audits],
             "attribute_inference": [asdict(inference) for inference in self.inferences],
             "measured": None if self.measured is None else self.measured.to_json(),
@@ -157,6 +160,7 @@ def gather(
         budget=_budget(statement, folder, None if ledger is None else Path(ledger)),
         learning=_learning(model.details),
         learning_of=str(model.details.get("public_loss_of") or "mean loss of the public part"),
+        covered=covered_scores(model.details),
         audits=audits,
         inferences=inferences,
         measured=measured,

@@ -13,6 +13,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from halfmask.report import plots, words
+from halfmask.report.covered import (
+    NONE_CLEAR,
+    RELIABILITY_HEADINGS,
+    SCORE_HEADINGS,
+)
+from halfmask.report.covered import words as covered_words
 from halfmask.report.facts import ColumnFacts, Facts, gather
 from halfmask.report.figures import data_table, figure, inline_svg
 from halfmask.report.measured import NOT_COVERED
@@ -44,6 +50,7 @@ def page(facts: Facts) -> str:
         ("curve", "Epsilon at every delta", _curve(facts)),
         ("budget", "Budget spent over time", _budget(facts)),
         ("learning", "How the model was trained", _learning(facts)),
+        ("covered", "Scores that the guarantee covers", _covered(facts)),
         ("scores", "Scores on rows of yours", _scores(facts)),
         ("audit", "Audit", _audit(facts)),
         ("full-statement", "The statement in full", _statement(facts.statement)),
@@ -226,6 +233,32 @@ def _learning(facts: Facts) -> str:
 
 def _short(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _covered(facts: Facts) -> str:
+    covered = facts.covered
+    if covered is None:
+        return (
+            "<p>This training released no score of its own. The method additive does, wherever "
+            "rows and budget are enough for more than a base rate.</p>"
+        )
+    scores = data_table("Scores covered by the guarantee", SCORE_HEADINGS, covered.score_rows())
+    text = f"<p>{escape(covered_words(facts.statement.seeded))}</p>{scores}"
+    if not covered.reliability:
+        return text + (f"<p>{escape(NONE_CLEAR)}</p>" if covered.classes else "")
+    svg = inline_svg(
+        plots.reliability(covered.reliability),
+        name="covered-figure",
+        title="Points with bars: shares observed against shares predicted, under noise.",
+    )
+    table = data_table(
+        "Reliability covered by the guarantee", RELIABILITY_HEADINGS, covered.reliability_rows()
+    )
+    caption = (
+        "Reliability, covered by the guarantee: rows by their predicted chance of the second "
+        "class. Bars hold the noise and the luck of rows."
+    )
+    return text + figure(svg, caption, table)
 
 
 def _scores(facts: Facts) -> str:

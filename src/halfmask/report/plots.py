@@ -181,6 +181,32 @@ def calibration(curves: Mapping[str, Sequence[Point]], *, ax: Axes | None = None
     return ax
 
 
+def reliability(points: Sequence[tuple[float, float, float]], *, ax: Axes | None = None) -> Axes:
+    """Observed against predicted shares with their bars; on the diagonal predictions are right."""
+    ax = ax or new_axes()
+    with house_style():
+        predicted, observed = _columns([point[:2] for point in points])
+        bars = [point[2] for point in points]
+        shown = [*predicted, *observed]
+        ends = [min(shown), max(shown)]
+        ax.plot(ends, ends, color=SERIES[5], linestyle=":", label="perfect")
+        below = [min(bar, value) for bar, value in zip(bars, observed, strict=True)]
+        above = [min(bar, 1 - value) for bar, value in zip(bars, observed, strict=True)]
+        ax.errorbar(
+            predicted,
+            observed,
+            yerr=[below, above],
+            capsize=3,
+            elinewidth=1.2,
+            label="covered",
+            **_look(0),
+        )
+        ax.set_xlabel("predicted")
+        ax.set_ylabel("observed")
+        ax.legend(loc="upper left")
+    return ax
+
+
 def guess_bars(rows: Sequence[tuple[str, float, float, float]], *, ax: Axes | None = None) -> Axes:
     """Right guesses a column, without (plain) and with the model (hatched), and the most."""
     ax = ax or new_axes(5.0, 1.2 + 0.5 * len(rows))

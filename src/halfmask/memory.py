@@ -1,0 +1,84 @@
+"""How much memory a fit takes, checked before anything is charged: a fit that dies is paid for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from halfmask.errors import InputError
+from halfmask.table import Codes, Table
+
+# Measured, docs/scale.md. Methods with blocks hold them, and up to two copies at a time.
+_BY_ROW = 200
+_BLOCKS = 3
+_BY_PRODUCT = 100
+
+
+def needed(table: Table, method: str) -> int:
+    """Bytes that a fit of `method` will take, about; from public sizes alone."""
+    if method == "mlp":
+        return 0
+    if method == "additive":
+        return _BY_ROW * table.n
+    width = len(table.public_sources) + len(table.private_sources)
+    blocks = _BLOCKS if isinstance(table.features, Codes) else _BLOCKS - 1
+    products = _BY_PRODUCT * width**2 if method == "one-shot" else 0
+    return 8 * blocks * table.n * width + products
+
+
+def available() -> int | None:
+    """Bytes that this process may still take: of the machine or of its control group."""
+    found = [_free_of_machine(), _free_of_group()]
+    known = [free for free in found if free is not None]
+    return min(known) if known else None
+
+
+def check_memory(table: Table, method: str) -> None:
+    """Refuse a fit that cannot succeed."""
+    need, free = needed(table, method), available()
+    if free is None or need <= free:
+        return
+    width = len(table.public_sources) + len(table.private_sources)
+    what = f"{table.n:,} rows" if method == "additive" else f"{table.n:,} rows x {width:,} features"
+    raise InputError(
+        f"Method {method!r} needs about {_size(need)} of memory for {what}, and {_size(free)} are "
+        f"free; nothing was charged. {_instead(table, method)}"
+    )
+
+
+def _instead(table: Table, method: str) -> str:
+    if method == "one-shot" and len(table.private_sources) > table.n // 10:
+        return "It holds products of all pairs of features: use method 'gd', which holds none."
+    if method != "additive" and table.features.coded:
+        return (
+            "Use method 'additive' (for a number or two classes), which takes about "
+            f"{_size(needed(table, 'additive'))}, or declare fewer bins and categories."
+        )
+    return "Use a machine with more memory, or spread the rows: docs/many-machines.md."
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def _free_of_machine() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    sizes = dict(line.split(":", 1) for line in lines)
+    free = sizes.get("MemAvailable")
+    return None if free is None else 1024 * int(free.split()[0])
+
+
+def _free_of_group() -> int | None:
+    """What a container may still take (control groups, version 2)."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit = (folder / "memory.max").read_text(encoding="ascii").strip()
+        used = int((folder / "memory.current").read_text(encoding="ascii"))
+        # Pages of files count as used, and are given up when asked for.
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        cached = int(stat.get("inactive_file", 0))
+    except (OSError, ValueError):
+        return None
+    return None if limit == "max" else max(int(limit) - used + cached, 0)

@@ -1,0 +1,118 @@
+"""Scores that the guarantee covers: released by the training itself, with bars for their noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from halfmask.model_folder import rebuilt
+
+COVERED = (
+    "On the training rows, released with noise and paid for: covered by the guarantee. They may be "
+    "shown wherever the model may. In about 19 of 20 cases the same score on as many other rows "
+    "lies within the bar."
+)
+SEEDED = (
+    "On the training rows, released with noise like the rest of the training: the guarantee would "
+    "cover them, had the noise not been reproducible. In about 19 of 20 cases the same score on as "
+    "many other rows lies within the bar."
+)
+NONE_CLEAR = (
+    "No reliability curve: for so few rows and so much noise, no part of the scores holds clearly "
+    "more rows than noise."
+)
+SCORE_HEADINGS = ["Score", "Value", "Bar"]
+RELIABILITY_HEADINGS = ["Predicted", "Observed", "Bar"]
+_NAMES = {"log_loss": "log loss", "auc": "AUC", "rmse": "RMSE"}
+
+
+class Score(NamedTuple):
+    """One number and its bar, None where an older model stored none."""
+
+    value: float
+    bar: float | None
+
+
+class Part(NamedTuple):
+    """Rows of similar scores: the share that was predicted and the one observed."""
+
+    predicted: float
+    observed: float
+    bar: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Covered:
+    """What a training released about its own quality; a number to predict has no reliability."""
+
+    scores: Mapping[str, Score]
+    reliability: tuple[Part, ...]
+    classes: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The scores as a JSON object."""
+        return {
+            "covered_by_guarantee": True,
+            **{name: score.value for name, score in self.scores.items()},
+            **{f"{name}_bar": score.bar for name, score in self.scores.items()},
+            "reliability": [part._asdict() for part in self.reliability],
+        }
+
+    def score_rows(self) -> list[list[str]]:
+        """Rows under SCORE_HEADINGS."""
+        return [
+            [_NAMES[name], f"{s.value:.4g}", "not stored" if s.bar is None else f"± {s.bar:.2g}"]
+            for name, s in self.scores.items()
+        ]
+
+    def reliability_rows(self) -> list[list[str]]:
+        """Rows under RELIABILITY_HEADINGS."""
+        return [
+            [f"{part.predicted:.3f}", f"{part.observed:.3f}", f"± {part.bar:.2g}"]
+            for part in self.reliability
+        ]
+
+    def text(self, *, seeded: bool) -> str:
+        """The scores in a few lines, for a terminal."""
+        import textwrap
+
+        lines = ["Scores covered by the guarantee:", *textwrap.wrap(words(seeded), 86)]
+        lines += [f"  {name:<10}{value} {bar}" for name, value, bar in self.score_rows()]
+        if self.reliability:
+            lines.append("  predicted  observed")
+            lines += [f"  {p:<11}{o} {bar}" for p, o, bar in self.reliability_rows()]
+        elif self.classes:
+            lines += textwrap.wrap(NONE_CLEAR, 86)
+        return "\n".join(lines)
+
+
+def words(seeded: bool) -> str:
+    """What covers the scores, in words."""
+    return SEEDED if seeded else COVERED
+
+
+def covered_scores(details: Mapping[str, Any]) -> Covered | None:
+    """What the details of a model hold; None where its training released no score."""
+    stored = details.get("covered")
+    if not isinstance(stored, Mapping):
+        return None
+
+    def read() -> Covered:
+        bars = {name: stored.get(f"{name}_bar") for name in _NAMES}
+        return Covered(
+            scores={
+                name: Score(
+                    float(stored[name]), None if (bar := bars[name]) is None else float(bar)
+                )
+                for name in _NAMES
+                if stored.get(name) is not None
+            },
+            reliability=tuple(
+                Part(*(float(part[name]) for name in Part._fields))
+                for part in stored.get("reliability") or ()
+            ),
+            classes="log_loss" in stored,
+        )
+
+    return rebuilt(read, "its covered scores")

@@ -1,0 +1,151 @@
+"""Scores that the guarantee covers: as often within their bars of fresh rows' as bars promise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import expit, logit
+from sklearn.metrics import roc_auc_score
+
+from halfmask.accounting.ledger import MemoryLedger
+from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.release import Releaser
+from halfmask.methods.additive_descent import Stage
+from halfmask.methods.covered import covered_classes, covered_numbers
+
+Floats = np.ndarray
+
+
+class Moved:
+    """A stage without noise that keeps what is released, to see how far a row moves it."""
+
+    def __init__(self) -> None:
+        self.value, self.moves = np.zeros(0), (0.0, 0.0)
+
+    def noise(self, moves: tuple[float, float]) -> float:
+        return 1e-3
+
+    def release(self, value: Floats, moves: tuple[float, float]) -> Floats:
+        self.value, self.moves = value, moves
+        return value
+
+
+def stage(mu: float, seed: int) -> Stage:
+    ledger = MemoryLedger(epsilon=100.0, delta=1e-6, relation="replace")
+    return Stage(Releaser(ledger, noise_source(seed)), mu, 1.0, 1, 1.0, "scores")
+
+
+def rows(count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    scores = -1.5 + rng.normal(size=count)
+    return scores, (rng.random(count) < expit(scores)).astype(float)
+
+
+def log_loss(scores: Floats, target: Floats) -> float:
+    return float(np.mean(np.logaddexp(0, scores) - target * scores))
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("mu", [0.1, 1.0])
+def test_fresh_rows_score_within_the_bars_as_often_as_promised(mu: float, missing: bool) -> None:
+    rng, draws, count = np.random.default_rng(1), 150, 4_000
+    inside = {"log_loss": 0, "auc": 0, "parts": 0}
+    parts = 0
+    for seed in range(draws):
+        scores, target = rows(count, rng)
+        weights = (rng.random(count) < 0.8).astype(float) if missing else np.ones(count)
+        found = covered_classes(
+            scores,
+            target,
+            weights,
+            stage(mu, seed),
+            float(logit(0.22)),
+            1.0,
+            rows=None if missing else float(count),
+            most=1.0,
+        )
+        other, truth = rows(int(weights.sum()), rng)
+        apart = {
+            "log_loss": found["log_loss"] - log_loss(other, truth),
+            "auc": found["auc"] - float(roc_auc_score(truth, other)),
+        }
+        for name, gap in apart.items():
+            inside[name] += abs(gap) <= found[f"{name}_bar"]
+        for part in found["reliability"]:
+            parts += 1
+            inside["parts"] += abs(part["observed"] - part["predicted"]) <= part["bar"]
+    assert inside["log_loss"] / draws >= 0.9
+    assert inside["auc"] / draws >= 0.9
+    assert parts > 2 * draws
+    assert inside["parts"] / parts >= 0.9
+
+
+def test_bars_are_no_wider_than_noise_and_luck_make_them() -> None:
+    """With little noise, errors are a fair part of the bars: bars that always hold say nothing."""
+    rng, gaps = np.random.default_rng(2), []
+    for seed in range(150):
+        scores, target = rows(4_000, rng)
+        found = covered_classes(
+            scores,
+            target,
+            np.ones(4_000),
+            stage(0.1, seed),
+            float(logit(0.22)),
+            1.0,
+            rows=4_000.0,
+            most=1.0,
+        )
+        other, truth = rows(4_000, rng)
+        gaps.append((found["log_loss"] - log_loss(other, truth)) / found["log_loss_bar"])
+    assert 0.35 < float(np.std(gaps)) < 0.6
+
+
+def test_numbers_too() -> None:
+    rng, inside, draws = np.random.default_rng(3), 0, 100
+    for seed in range(draws):
+        errors, fresh = rng.normal(0, 0.3, 3_000), rng.normal(0, 0.3, 3_000)
+        found = covered_numbers(
+            errors, np.ones(3_000), stage(0.2, seed), 0.3, 5.0, rows=3_000.0, most=1.0
+        )
+        inside += abs(found["rmse"] - 5 * math.sqrt(np.mean(fresh**2))) <= found["rmse_bar"]
+    assert inside / draws >= 0.9
+
+
+@given(
+    base=st.floats(-6, 6),
+    spread=st.floats(0.2, 8),
+    one=st.tuples(st.floats(-60, 60), st.booleans()),
+    two=st.tuples(st.floats(-60, 60), st.booleans()),
+)
+def test_no_row_moves_the_release_beyond_its_moves(
+    base: float, spread: float, one: tuple[float, bool], two: tuple[float, bool]
+) -> None:
+    values = []
+    for (score, yes), weight in ((one, 1.0), (two, 1.0), (one, 0.0)):
+        seen = Moved()
+        covered_classes(
+            np.array([score, 0.0]),
+            np.array([float(yes), 1.0]),
+            np.array([weight, 1.0]),
+            seen,  # type: ignore[arg-type]
+            base,
+            spread,
+            rows=2.0,
+            most=1.0,
+        )
+        values.append(seen.value)
+    replaced, withheld = seen.moves
+    assert np.linalg.norm(values[0] - values[1]) <= replaced + 1e-9
+    assert np.linalg.norm(values[0] - values[2]) <= withheld + 1e-9
+
+
+def test_nothing_but_noise_leaves_no_curve() -> None:
+    scores, target = rows(20, np.random.default_rng(4))
+    found = covered_classes(
+        scores, target, np.ones(20), stage(0.01, 1), -1.0, 1.0, rows=20.0, most=1.0
+    )
+    assert found["reliability"] == []
+    assert (found["auc"], found["auc_bar"]) == (0.5, 0.5)
