@@ -15,6 +15,8 @@ ADAPTIVE = ("additive", "additive-descent")
 SAMPLED = ("sgd", "label", "sgd-public", "sgd-units")
 # By hand: minutes each. Their figures are in docs/audit.md.
 BY_HAND = (*NETWORKS, *ADAPTIVE, "experts", "expert-labels")
+# Of several numbers of which no two rows move all: their games reach less.
+PARTLY = ("additive-comparison", "additive-covered")
 AT_ONE = ("gd", "one-shot", "full-batch", "sgd")
 
 
@@ -44,7 +46,7 @@ def test_never_above_the_claim_over_twenty_repetitions(name, epsilon, runs):
     ("name", "epsilon"),
     [
         *[(name, 1.0) for name in AT_ONE],
-        *[(name, 4.0) for name in MECHANISMS if name not in (*BY_HAND, *AT_ONE)],
+        *[(name, 4.0) for name in MECHANISMS if name not in (*BY_HAND, *AT_ONE, *PARTLY)],
     ],
 )
 def test_close_to_the_claim_and_not_above_it(name, epsilon):

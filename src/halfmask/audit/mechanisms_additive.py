@@ -83,7 +83,10 @@ def _stage(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
         number=kind.number,
         mu=1.0,
     )
-    whole = Budget(epsilon=epsilon, delta=delta).scaled(1 / math.sqrt(getattr(plan, name)))
+    (stage,) = (
+        each for each in plan.stages(private_columns=1, number=kind.number) if each.name == name
+    )
+    whole = Budget(epsilon=epsilon, delta=delta).scaled(1 / math.sqrt(stage.share))
     first, second = _tables(kind, math.ceil(_STRENGTH / whole.mu), relation)
     # Where all but one release are given, one run serves for many.
     least, most = (6_000, 12_000) if name == "descent" else (96_000, 320_000)
@@ -93,22 +96,8 @@ def _stage(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
         (first, second),
         fit_of(fit_additive, whole.epsilon, delta),
         runs=enough_runs(epsilon, least=least, most=most),
-        stage=_what(name, kind),
+        stage=stage.what,
     )
-
-
-def _what(name: str, kind: _Kind) -> str:
-    """How the release of a stage is called."""
-    return {
-        "base": "the mean of the label" if kind.number else "the number of rows of each class",
-        "spread": "a histogram of the label",
-        "public": "sums of public features by label",
-        "counts": "counts of the levels of 1 private columns",
-        "worth": "a gradient by all private columns",
-        "descent": "noisy gradients by all private columns",
-        "comparison": "a comparison with a simpler model",
-        "covered": "the mean square of errors" if kind.number else "a histogram of scores by label",
-    }[name]
 
 
 def _tables(kind: _Kind, rows: int, relation: Relation) -> tuple[Table, Table]:
