@@ -93,7 +93,7 @@ def test_opposite_corners_are_reached() -> None:
 def test_weighed_slopes_vanish_where_the_chance_is_right(rate: float, ratio: float) -> None:
     low, high = slope_bounds(rate, 1.0, ratio)
     chance = np.linspace(0.001, 0.999, 200)
-    weight = additive_descent._weight(chance, low, high)
+    weight = additive_descent.bounded_weight(chance, low, high)
     positive, negative = (chance - 1) * weight, chance * weight
     assert (positive >= -low - 1e-12).all()
     assert (negative <= high + 1e-12).all()

@@ -402,7 +402,7 @@ class _Fit:
         stage, bend_edges = self._stage_columns(offset if places else None)
         part = self._descend(stage, offset, unit, base)
         placed = [unit * table for table in part.by_level()]
-        extra = CodeSums(stage).scores(placed) - unit * part.mean
+        extra = CodeSums(stage).scores(placed) + unit * part.intercept
         shift, slope = self._compared(offset, extra, unit, unit * part.spread)
         spread = math.hypot(float(np.std(offset)), part.spread)
         self._cover(offset + shift + slope * extra, base, unit, spread)
@@ -412,7 +412,7 @@ class _Fit:
         bend = slope * placed[-1][:-1] if len(stage) > len(self._private) else np.zeros(0)
         return self._fit(
             base,
-            intercept=shift - slope * unit * part.mean + (0.0 if places else base),
+            intercept=shift + slope * unit * part.intercept + (0.0 if places else base),
             weights=weights,
             free=free,
             free_columns=places,
