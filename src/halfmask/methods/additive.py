@@ -663,6 +663,7 @@ class _Fit:
         used = min(shrunk, _STEEPEST)
         # The best shift at the slope that is used.
         shift = float(off[0] + covariance[0, 1] / covariance[1, 1] * (used - slope))
+        shift = min(max(shift, -3 * _SHIFT), 3 * _SHIFT)
         self.details["slope"] = {
             "estimate": slope,
             "noise": blur,

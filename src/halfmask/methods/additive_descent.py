@@ -138,7 +138,7 @@ class Descent:
         self._rows, self._offset, self._start = rows, offset, start
         self._number, self._label_private = number, label_private
         self._steps, self._worth, self._gradients = steps, worth, gradients
-        self._rate = 0.5
+        self._rate, self._effects = 0.5, [np.zeros(len(f.share)) for f in features]
         if not number:
             known = expit(start) if offset is None else np.mean(expit(offset))
             self._rate = float(known)
@@ -196,6 +196,26 @@ class Descent:
             bends[some] = _bend(bends[some], low, high)
         return float(np.mean(bends))
 
+    def _bent(self, effects: Sequence[Floats], low: float, high: float) -> list[Floats]:
+        """The columns' curvatures where their levels have these effects.
+
+        A level far from the rest bends much more than rows do on average, where one class is rare:
+        the most on its way counts, or steps would be too long for it.
+        """
+        if self._number:
+            return [self._rows * f.covariance for f in self._features]
+        known = np.full(1, self._start)
+        if self._offset is not None:
+            known = np.quantile(self._offset, (np.arange(10) + 0.5) / 10)
+        found = []
+        for f, effect in zip(self._features, effects, strict=True):
+            way = np.multiply.outer(np.linspace(0, 1, 5), effect - f.share @ effect)
+            bends = _bend(expit(known[:, None, None] + way), low, high).mean(axis=0).max(axis=0)
+            weights = f.share * bends
+            centred = f.vectors - weights @ f.vectors / weights.sum()
+            found.append(self._rows * (centred.T * weights) @ centred)
+        return found
+
     # --- stages
 
     def _released(
@@ -238,6 +258,13 @@ class Descent:
             for p in _SMOOTHER
         ]
         scales, _, power = max(tried, key=lambda each: each[1])
+        sizes = [f.size**power for f in self._features]
+        self._effects = [
+            f.vectors @ _guess(gradient, curvature, noise, scale * size)
+            for f, gradient, curvature, scale, size in zip(
+                self._features, gradients, curvatures, scales, sizes, strict=True
+            )
+        ]
         for place, each in enumerate(self._features):
             self._features[place], divided = each.smoother(power)
             scales[place] *= divided
@@ -262,7 +289,7 @@ class Descent:
         total = self._gradients.noise(bounds[2]) / math.sqrt(steps)
         bend = self._curvature(*bounds[:2]) * self._rows
         coupling = max(1.5, 0.8 * len(features))
-        curvatures = [bend * f.covariance for f in features]
+        curvatures = self._bent(self._effects, *bounds[:2])
         noises = total / factors
         ridges, quick, slow = _preconditioners(curvatures, scales, noises, coupling)
         theta = [np.zeros(f.vectors.shape[1]) for f in features]
@@ -284,6 +311,8 @@ class Descent:
                     for p, g, q in zip(points, gradients, slow, strict=True)
                 ]
                 louder = noises * math.sqrt(steps / seen)
+                effects = [f.vectors @ g for f, g in zip(features, guesses, strict=True)]
+                curvatures = self._bent(effects, *bounds[:2])
                 scales = _again(guesses, curvatures, scales, louder)
                 ridges, quick, slow = _preconditioners(curvatures, scales, noises, coupling)
             moved = [p - q @ g for p, q, g in zip(point, quick, found, strict=True)]
@@ -298,6 +327,14 @@ class Descent:
         start = starts / steps - by_start_step * by_starts / steps
         middle = sum(float(f.mean @ t) for f, t in zip(features, theta, strict=True))
         return theta, start - middle
+
+
+def _guess(gradient: Floats, curvature: Floats, noise: float, scales: Floats) -> Floats:
+    """The likeliest coefficients by one noisy gradient at zero, under prior scales."""
+    told = curvature * scales**2
+    spread = told @ curvature + curvature + noise**2 * np.eye(len(gradient))
+    found: Floats = -told.T @ np.linalg.solve(spread, gradient)
+    return found
 
 
 def _bend(chance: Floats, low: float, high: float) -> Floats:
