@@ -8,6 +8,7 @@ Guarantee: docs/proofs/encoding.md.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,6 +26,8 @@ MAX_LEARNT_LEVELS = 1000
 """A public category without declared levels keeps its most frequent ones; the rest is "other"."""
 FINE_BINS = 64
 """Equal parts of a private number's bounds in a grid, before its ends are refined."""
+_WHOLE = 12
+"""The least number of levels between whole-number bounds, which may be closer than that."""
 _END_PARTS = 5
 """How often the first and the last part of a grid are halved: values crowd at declared ends."""
 _FINEST = 4096
@@ -277,7 +280,7 @@ def declared_grid(column: Column) -> Grid | Levels:
     """The levels of a private column, from its declaration alone.
 
     Whole-number bounds that are close give a level around each whole number and as many between
-    two as make about FINE_BINS: values may be whole or not. Others give equal parts of the bounds,
+    two as make at least _WHOLE: values may be whole or not. Others give equal parts of the bounds,
     the first and the last one halved again and again, and levels of their own for both ends and
     for zero: values often crowd there. `bins` of the schema overrides it.
     """
@@ -290,7 +293,7 @@ def declared_grid(column: Column) -> Grid | Levels:
     if column.bins:
         edges = np.linspace(low, high, column.bins + 1)[1:-1]
     elif column.kind == "number" and low.is_integer() and high.is_integer() and wide <= FINE_BINS:
-        parts = int(FINE_BINS // wide)
+        parts = math.ceil(_WHOLE / wide)
         steps = np.arange(int(wide) * parts + 1)
         return _grid(low + (steps[:-1] + 0.5) / parts, low + steps / parts, "number")
     else:
