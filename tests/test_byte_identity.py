@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask import training as training_module
 from halfmask.audit import record, replay
-from halfmask.audit.recorded import _Recorder, _Replayer
+from halfmask.audit.transcript import Recorder, Replayer
 from halfmask.cli import main
 from halfmask.methods import additive
 from halfmask.report.covered import covered_scores
@@ -101,7 +101,7 @@ def doors(monkeypatch: pytest.MonkeyPatch, door: Any) -> Iterator[list[Any]]:
 class Told:
     """What a replay needs of a transcript."""
 
-    def __init__(self, recorder: _Recorder) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self.releases, self.events = tuple(recorder.releases), recorder.events
         self.released, self.relation = recorder.released, recorder.relation
         self.paddings = tuple(recorder.paddings)
@@ -121,8 +121,8 @@ def test_all_that_train_stores_and_prints_is_the_same_to_the_byte(
     frame = people()
     toml = tmp_path / "rows.toml"
     toml.write_text(Schema.from_dict(schema(roles, number=number, unit=unit)).to_toml())
-    told, first = trained(frame, toml, tmp_path / "first", _Recorder, monkeypatch, form)
-    door = partial(_Replayer, Told(told))
+    told, first = trained(frame, toml, tmp_path / "first", Recorder, monkeypatch, form)
+    door = partial(Replayer, Told(told))
     moved = 0.0
     for place, other in enumerate(neighbour(frame, roles)):
         again, second = trained(other, toml, tmp_path / str(place), door, monkeypatch, form)
@@ -139,7 +139,7 @@ def trained(
     door: Any,
     monkeypatch: pytest.MonkeyPatch,
     form: tuple[str, ...] = (),
-) -> tuple[_Recorder, dict[str, bytes]]:
+) -> tuple[Recorder, dict[str, bytes]]:
     """Train by the command line; every byte it wrote and printed, under names without the place."""
     place.mkdir()
     data = place / "rows.csv"
@@ -223,8 +223,8 @@ def test_a_detail_that_passed_no_noise_is_seen(
     frame = people()
     toml = tmp_path / "rows.toml"
     toml.write_text(Schema.from_dict(schema("all", number=False, unit=False)).to_toml())
-    told, first = trained(frame, toml, tmp_path / "first", _Recorder, monkeypatch)
-    door = partial(_Replayer, Told(told))
+    told, first = trained(frame, toml, tmp_path / "first", Recorder, monkeypatch)
+    door = partial(Replayer, Told(told))
     different = []
     for place, other in enumerate(neighbour(frame, "all")):
         _, second = trained(other, toml, tmp_path / str(place), door, monkeypatch)

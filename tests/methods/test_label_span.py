@@ -173,7 +173,11 @@ def test_it_learns_where_the_budget_is_large() -> None:
 def test_what_it_cannot_do_is_said_before_anything_is_charged(
     changes: dict[str, Any], options: dict[str, Any], words: str
 ) -> None:
-    releaser = releaser_of()
+    releaser, table = releaser_of(), table_of()
+    if "private" in changes:
+        table = table.with_blocks(private=changes["private"])
+    changed = {name: value for name, value in changes.items() if name != "private"}
+    table = replace(table, **changed)
     with pytest.raises(InputError, match=words):
-        fit_label_span(replace(table_of(), **changes), releaser, epsilon=1.0, delta=1e-5, **options)
+        fit_label_span(table, releaser, epsilon=1.0, delta=1e-5, **options)
     assert releaser.events == ()

@@ -77,7 +77,7 @@ def test_relations_between_columns_are_seen_where_there_are_some() -> None:
 
 def test_private_values_do_not_take_part_in_the_choice() -> None:
     config, data = MlpConfig(pretrain=FAST), table(related=True)
-    other = replace(data, private=np.roll(data.private, 7, axis=0)[::-1].copy())
+    other = data.with_blocks(private=np.roll(data.private, 7, axis=0)[::-1].copy())
     choices = {columns_work_together(NetworkRows.of(t), config, ALONE) for t in (data, other)}
     assert choices == {True}
 
@@ -88,7 +88,7 @@ def test_the_steps_keep_to_the_budget_and_use_private_columns(relation: str) -> 
     model = fitted(data, 8.0, relation)
     assert model.details["padding"] == "zero"
     assert 7.9 < model.privacy.calibrated[relation] <= 8.0  # type: ignore[index]
-    hidden = replace(data, private=np.zeros_like(data.private))
+    hidden = data.with_blocks(private=np.zeros_like(data.private))
     with_private, without = (np.mean(model.predict(rows) == data.label) for rows in (data, hidden))
     assert with_private > without + 0.02
 

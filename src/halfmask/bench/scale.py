@@ -52,7 +52,9 @@ def run(
             "what": f"{OURS}, {what}",
             "against": f"scikit-learn HistGradientBoostingClassifier, {what}",
             "setting": setting,
-            **dict.fromkeys(("ratio", "low", "high"), found[OURS][key] / found[TREES][key]),
+            **dict.fromkeys(
+                ("ratio", "low", "high"), found[OURS][key] / max(found[TREES][key], 1e-9)
+            ),
         }
         for what, key in (("processor time", "seconds"), ("memory", "grown"))
     ]
