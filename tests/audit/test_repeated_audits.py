@@ -31,7 +31,7 @@ def repeated():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "epsilon", "runs"), repeated())
+@pytest.mark.parametrize(("name", "epsilon", "runs"), list(repeated()))
 def test_never_above_the_claim_over_twenty_repetitions(name, epsilon, runs):
     game = MECHANISMS[name](epsilon, DELTA, "replace")
     found = [distinguish(game, confidence=CONFIDENCE, runs=runs) for _ in range(20)]
