@@ -360,3 +360,28 @@ def test_public_sums_do_not_carry_private_codes_in_their_last_digit() -> None:
         neighbour = frame.assign(pay=frame["pay"].where(~mine, rng.random(n)), kind="b")
         neighbour["kind"] = neighbour["kind"].where(mine, frame["kind"])
         assert told.same_model(replay(estimator, neighbour, told))
+
+
+@pytest.mark.parametrize("label", ["private", "public"])
+@pytest.mark.parametrize("shift", [4.0, -1.0])
+def test_a_telling_column_and_a_rare_class_leave_the_model_calibrated(
+    label: str, shift: float
+) -> None:
+    """A level far from the rest bends much more than the average row: steps must not outrun it."""
+    rng = np.random.default_rng(1)
+    n = 12_000
+    dose = rng.uniform(0, 10, n)
+    sick = rng.random(n) < 1 / (1 + np.exp(shift - 0.8 * dose))
+    frame = pd.DataFrame({"age": rng.integers(0, 100, n), "dose": dose})
+    frame["y"] = np.where(sick, "yes", "no")
+    columns = (
+        Column("age", "public", "number"),
+        Column("dose", "private", "number", bounds=(0.0, 10.0)),
+    )
+    schema = Schema(Label("y", label, classes=("no", "yes")), columns)
+    model = HalfmaskClassifier(schema, epsilon=4.0, delta=1e-6, unsafe_seed=1).fit(frame)
+    chance = model.predict_proba(frame)[:, 1]
+    tenths = np.array_split(np.argsort(chance), 10)
+    off = [abs(chance[rows].mean() - sick[rows].mean()) for rows in tenths]
+    assert np.mean(off) < 0.02
+    assert abs(chance.mean() - sick.mean()) < 0.01
