@@ -330,4 +330,4 @@ def test_close_whole_bounds_tell_whole_numbers_apart_and_numbers_between_them(
     assert coded.values is not None
     # A level stands for a number within it.
     apart = np.abs(coded.values[coded.codes[len(whole) :]] - fine)
-    assert apart.max() <= (bounds[1] - bounds[0]) / 24 + 1e-9
+    assert apart.max() <= (bounds[1] - bounds[0]) / 48 + 1e-9

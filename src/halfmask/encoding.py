@@ -26,7 +26,7 @@ MAX_LEARNT_LEVELS = 1000
 """A public category without declared levels keeps its most frequent ones; the rest is "other"."""
 FINE_BINS = 64
 """Equal parts of a private number's bounds in a grid, before its ends are refined."""
-_WHOLE = 12
+_WHOLE = 24
 """The least number of levels between whole-number bounds, which may be closer than that."""
 _END_PARTS = 5
 """How often the first and the last part of a grid are halved: values crowd at declared ends."""
