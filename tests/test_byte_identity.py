@@ -212,14 +212,14 @@ LEAKS = {
 def test_a_detail_that_passed_no_noise_is_seen(
     leak: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = additive._Fit.run
+    real = additive.AdditiveRun.run
 
     def leaking(self: Any) -> Any:
         fit = real(self)
         self.details |= LEAKS[leak](None, self)
         return fit
 
-    monkeypatch.setattr(additive._Fit, "run", leaking)
+    monkeypatch.setattr(additive.AdditiveRun, "run", leaking)
     frame = people()
     toml = tmp_path / "rows.toml"
     toml.write_text(Schema.from_dict(schema("all", number=False, unit=False)).to_toml())

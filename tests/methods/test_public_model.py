@@ -207,9 +207,9 @@ def test_no_neighbour_moves_the_releases_beyond_the_charge(data: st.DataObject) 
 def test_a_replay_notices_a_private_column_among_the_public_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = additive._Fit._free_model
+    real = additive.AdditiveRun._free_model
     monkeypatch.setattr(
-        additive._Fit, "_free_model", lambda self, places: real(self, (*places, *self._private))
+        additive.AdditiveRun, "_free_model", lambda self, places, target: real(self, (*places, *self._private), target)
     )
     monkeypatch.setattr(
         additive.AdditiveFit,

@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit
+from scipy.special import expit, log_expit, logit
 
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.relations import Relation
@@ -32,6 +32,9 @@ from halfmask.methods.public_sums import fit_public_sums
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
 from halfmask.table import CodedColumn, Table, Task
 from halfmask.units import unit_weights
+
+if TYPE_CHECKING:
+    from halfmask.methods.additive_classes import ClassesFit
 
 Floats = NDArray[np.float64]
 
@@ -197,6 +200,7 @@ class AdditiveFit:
     offset_scale: float = 0.0
     free: FreeModel | PublicModel | None = None
     free_columns: tuple[int, ...] = ()
+    log_chance: bool = False  # the offset is the log of the free model's chance, not its score
     bend_edges: Floats = field(default_factory=lambda: np.zeros(0))
     bend: Floats = field(default_factory=lambda: np.zeros(0))
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -208,6 +212,7 @@ class AdditiveFit:
         offset = None
         if self.free is not None:
             offset = self.free.scores(_stacked(columns, self.free_columns))
+            offset = log_expit(offset) if self.log_chance else offset
         elif self.offset_weights is not None:
             offset = CodeSums(columns).scores(self.offset_weights) + self.offset_start
         if offset is not None:
@@ -233,7 +238,7 @@ def fit_additive(
     delta: float,
     public_model: Any = None,
     sample_weight: Floats | None = None,
-) -> AdditiveFit:
+) -> AdditiveFit | ClassesFit:
     """Fit under (epsilon, delta). Guarantee: docs/proofs/additive.md.
 
     `public_model` takes the place of the free model (see `public_model.cross_fitted_public`).
@@ -241,8 +246,6 @@ def fit_additive(
     """
     if not table.coded:
         raise InputError("Method 'additive' needs a schema: a bare array has no levels.")
-    if table.classes is not None and len(table.classes) != 2:
-        raise InputError("Method 'additive' is for two classes or a number.")
     if not (table.label_private or any(column.private for column in table.coded)):
         raise InputError("Nothing is private: any ordinary method serves better.")
     if releaser.shards.count > 1:
@@ -250,7 +253,11 @@ def fit_additive(
     if public_model is not None:
         _check_public_model(table, public_model)
     budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
-    return _Fit(table, releaser, budget.mu, public_model, sample_weight).run()
+    if table.classes is not None and len(table.classes) > 2:
+        from halfmask.methods.additive_classes import ClassesRun
+
+        return ClassesRun(table, releaser, budget.mu, public_model, sample_weight).run()
+    return AdditiveRun(table, releaser, budget.mu, public_model, sample_weight).run()
 
 
 def _check_public_model(table: Table, public_model: Any) -> None:
@@ -265,7 +272,7 @@ def _check_public_model(table: Table, public_model: Any) -> None:
     unfitted(public_model, table.task)
 
 
-class _Fit:
+class AdditiveRun:
     """One run. Every attribute is public or released, but for codes, targets and scores of rows."""
 
     def __init__(
@@ -396,7 +403,7 @@ class _Fit:
             base = float(logit(np.clip(base, 1e-3, 1 - 1e-3)))
         offset = np.full(len(target), base)
         if places:
-            offset, free = self._free_model(places)
+            offset, free = self._free_model(places, target)
         unit = float(np.std(target - offset)) if self._number else 1.0
         unit = max(unit, 1e-3) if self._number else 1.0
         stage, bend_edges = self._stage_columns(offset if places else None)
@@ -421,7 +428,9 @@ class _Fit:
             bend=bend,
         )
 
-    def _free_model(self, places: Sequence[int]) -> tuple[Floats, FreeModel | PublicModel]:
+    def _free_model(
+        self, places: Sequence[int], target: Floats, outputs: int = 1
+    ) -> tuple[Floats, FreeModel | PublicModel]:
         """Scores out of fold and the model of all rows; public columns and labels go in alone."""
         codes, columns = _stacked(self._columns, places), [self._columns[p] for p in places]
         task: Task = "regression" if self._number else "classification"
@@ -430,7 +439,7 @@ class _Fit:
             return cross_fitted_public(
                 self._public_model,
                 codes,
-                self._target,
+                target,
                 values=[level_values(column) for column in columns],
                 task=task,
                 folds=_FOLDS,
@@ -441,13 +450,14 @@ class _Fit:
             )
         return cross_fitted(
             codes,
-            self._target,
+            target,
             levels=[column.levels for column in columns],
             ordered=[column.values is not None for column in columns],
             task=task,
             folds=_FOLDS,
             groups=self._groups,
             weights=self._weights,
+            outputs=outputs,
         )
 
     def _fit(

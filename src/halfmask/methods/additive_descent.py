@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from scipy.special import expit
 
 from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
 from halfmask.methods.code_sums import BLOCK, CodeSums
-from halfmask.methods.level_priors import allocated, evidence
+from halfmask.methods.level_priors import allocated, evidence, times, turned
 from halfmask.methods.smooth_codes import LevelFeatures
 
 Floats = NDArray[np.float64]
@@ -93,21 +94,22 @@ class PrivatePart:
 
     features: list[LevelFeatures]
     theta: list[Floats]
-    intercept: float
+    intercept: Any  # a number, or one per class
 
     @property
     def spread(self) -> float:
         """The standard deviation of its score over rows, by released counts."""
-        pairs = zip(self.features, self.theta, strict=True)
-        return math.sqrt(sum(float(t @ f.covariance @ t) for f, t in pairs))
+        return float(math.sqrt(np.mean(self.variance)))
 
     @property
-    def mean(self) -> float:
+    def variance(self) -> Floats:
+        """The variance of its score, or of that of each class."""
         pairs = zip(self.features, self.theta, strict=True)
-        return sum(float(f.mean @ t) for f, t in pairs)
+        found: Floats = np.sum([np.sum((t @ f.covariance) * t, axis=-1) for f, t in pairs], axis=0)
+        return found
 
     def by_level(self) -> list[Floats]:
-        return [f.by_level(t) for f, t in zip(self.features, self.theta, strict=True)]
+        return [f.by_level(t.T) for f, t in zip(self.features, self.theta, strict=True)]
 
 
 class Descent:
@@ -119,12 +121,12 @@ class Descent:
         sums: CodeSums,
         hidden: Sequence[bool],
         features: Sequence[LevelFeatures],
-        target: Floats,
+        target: NDArray[Any],
         labelled: NDArray[np.bool_],
         weights: Floats,
         rows: float,
         offset: Floats | None,
-        start: float,
+        start: Any,
         number: bool,
         label_private: bool,
         steps: int,
@@ -138,10 +140,8 @@ class Descent:
         self._rows, self._offset, self._start = rows, offset, start
         self._number, self._label_private = number, label_private
         self._steps, self._worth, self._gradients = steps, worth, gradients
-        self._rate, self._effects = 0.5, [np.zeros(len(f.share)) for f in features]
-        if not number:
-            known = expit(start) if offset is None else np.mean(expit(offset))
-            self._rate = float(known)
+        self._effects = [np.zeros(len(f.share)) for f in features]
+        self._rate = self._known_rate()
 
     def run(self) -> PrivatePart:
         """Guarantee: docs/proofs/additive.md."""
@@ -149,14 +149,24 @@ class Descent:
         theta, intercept = self._descend(scales, factors)
         return PrivatePart(features=self._features, theta=theta, intercept=intercept)
 
+    def _known_rate(self) -> float:
+        """The rate of the second class, as far as it is known."""
+        if self._number:
+            return 0.5
+        return float(expit(self._start) if self._offset is None else np.mean(expit(self._offset)))
+
     # --- sensitivities
 
-    def _bounds(self, factors: Floats) -> tuple[float, float, Moves]:
-        """Slope bounds lo and hi, and the moves of a gradient in columns scaled by `factors`."""
+    def _lengths(self, factors: Floats) -> tuple[float, float]:
+        """The largest norm of a row in columns scaled by `factors`, and distance of two rows."""
         radii = np.array([f.radius for f in self._features])
         diameters = np.array([f.diameter for f in self._features]) * self._hidden
         radius = math.sqrt(float(factors**2 @ radii**2) + _CONSTANT**2)
-        diameter = math.sqrt(float(factors**2 @ diameters**2))
+        return radius, math.sqrt(float(factors**2 @ diameters**2))
+
+    def _bounds(self, factors: Floats) -> tuple[float, float, Moves]:
+        """Slope bounds lo and hi, and the moves of a gradient in columns scaled by `factors`."""
+        radius, diameter = self._lengths(factors)
         if self._number:
             # Residuals change their sign with a private feature, whatever the label's role.
             return _RESIDUAL, _RESIDUAL, slope_moves(_RESIDUAL, _RESIDUAL, radius, diameter)
@@ -165,7 +175,7 @@ class Descent:
         low, high = slope_bounds(self._rate, radius, diameter)
         return low, high, slope_moves(low, high, radius, diameter)
 
-    def _slopes(self, low: float, high: float, start: float) -> Callable[[Floats, slice], Floats]:
+    def _slopes(self, low: float, high: float, start: Any) -> Callable[[Floats, slice], Floats]:
         """The bounded slope of each row, given its score without offset and start."""
         offset, target, weights = self._offset, self._target, self._weights
 
@@ -184,7 +194,7 @@ class Descent:
 
         return slopes
 
-    def _curvature(self, low: float, high: float) -> float:
+    def _curvature(self, low: float, high: float) -> Any:
         """How fast slopes change with scores, at the start."""
         if self._number:
             return 1.0
@@ -221,38 +231,44 @@ class Descent:
     def _released(
         self,
         theta: Sequence[Floats],
-        start: float,
+        start: Any,
         factors: Floats,
         bounds: tuple[float, float, Moves],
         stage: Stage,
-    ) -> tuple[list[Floats], float]:
+    ) -> tuple[list[Floats], Any]:
         """Noisy gradients by column (centred by the mean row) and by the intercept."""
         low, high, moves = bounds
-        tables = [f.by_level(t) for f, t in zip(self._features, theta, strict=True)]
-        middle = sum(float(f.mean @ t) for f, t in zip(self._features, theta, strict=True))
-        by_level, total = self._sums.sums_at(tables, self._slopes(low, high, start - middle))
+        tables = [f.by_level(t.T) for f, t in zip(self._features, theta, strict=True)]
+        middle = _mean_score(self._features, theta)
+        by_level, total = self._summed(tables, self._slopes(low, high, start - middle))
         scaled = [
             factor * f.sums(sums)
             for f, sums, factor in zip(self._features, by_level, factors, strict=True)
         ]
-        noisy = stage.release(np.concatenate([*scaled, [_CONSTANT * total]]), moves)
-        ends = np.cumsum([len(part) for part in scaled])
-        by_start = float(noisy[-1]) / _CONSTANT
-        parts = np.split(noisy[:-1], ends[:-1])
+        everything = [*scaled, _CONSTANT * np.asarray(total)[..., None]]
+        noisy = stage.release(np.concatenate(everything, axis=-1), moves)
+        ends = np.cumsum([part.shape[-1] for part in scaled])
+        by_start = noisy[..., -1] / _CONSTANT
+        parts = np.split(noisy[..., :-1], ends[:-1], axis=-1)
         return [
-            part / factor - f.mean * by_start
+            part / factor - np.multiply.outer(by_start, f.mean)
             for part, factor, f in zip(parts, factors, self._features, strict=True)
         ], by_start
+
+    def _summed(
+        self, tables: Sequence[Floats], slopes: Callable[[Floats, slice], Floats]
+    ) -> tuple[list[Floats], Any]:
+        """Slopes summed by column and level, and over all rows."""
+        return self._sums.sums_at(tables, slopes)
 
     def _weigh_columns(self) -> tuple[Floats, Floats]:
         """Prior scales and factors of the columns, from one noisy gradient at the start."""
         ones = np.ones(len(self._features))
         bounds = self._bounds(ones)
-        zero = [np.zeros(f.vectors.shape[1]) for f in self._features]
-        gradients, _ = self._released(zero, self._start, ones, bounds, self._worth)
+        gradients, _ = self._released(self._zeros(), self._start, ones, bounds, self._worth)
         noise = self._worth.noise(bounds[2])
         bend = self._curvature(*bounds[:2]) * self._rows
-        curvatures = [bend * f.covariance for f in self._features]
+        curvatures = [np.multiply.outer(bend, f.covariance) for f in self._features]
         tried = [
             (*evidence(gradients, curvatures, noise, [f.size**p for f in self._features]), p)
             for p in _SMOOTHER
@@ -260,7 +276,7 @@ class Descent:
         scales, _, power = max(tried, key=lambda each: each[1])
         sizes = [f.size**power for f in self._features]
         self._effects = [
-            f.vectors @ _guess(gradient, curvature, noise, scale * size)
+            _guess(gradient, curvature, noise, scale * size) @ f.vectors.T
             for f, gradient, curvature, scale, size in zip(
                 self._features, gradients, curvatures, scales, sizes, strict=True
             )
@@ -278,11 +294,11 @@ class Descent:
         radii = np.array([f.radius for f in self._features])
         length = math.sqrt(float(radii @ radii) + _CONSTANT**2)
         total = self._gradients.noise(moves) / math.sqrt(self._steps)
-        curvatures = [bend * f.covariance for f in self._features]
+        curvatures = [np.multiply.outer(bend, f.covariance) for f in self._features]
         factors = allocated(curvatures, scales, radii, _CONSTANT, total / length)
         return scales, factors
 
-    def _descend(self, scales: Floats, factors: Floats) -> tuple[list[Floats], float]:
+    def _descend(self, scales: Floats, factors: Floats) -> tuple[list[Floats], Any]:
         """Preconditioned descent with momentum; the average of its points, corrected once."""
         features, steps = self._features, self._steps
         bounds = self._bounds(factors)
@@ -292,49 +308,56 @@ class Descent:
         curvatures = self._bent(self._effects, *bounds[:2])
         noises = total / factors
         ridges, quick, slow = _preconditioners(curvatures, scales, noises, coupling)
-        theta = [np.zeros(f.vectors.shape[1]) for f in features]
+        theta = self._zeros()
         point, points, gradients = list(theta), list(theta), list(theta)
         start = at = self._start
-        starts = by_starts = 0.0
+        starts = by_starts = 0.0 * self._start
         by_start_step = 1 / (bend + total)
         again = {int(part * steps) for part in _AGAIN}
         for step in range(steps):
             found, by_start = self._released(point, at, factors, bounds, self._gradients)
-            found = [g + r @ p for g, r, p in zip(found, ridges, point, strict=True)]
+            found = [g + times(r, p) for g, r, p in zip(found, ridges, point, strict=True)]
             points = [a + p for a, p in zip(points, point, strict=True)]
             gradients = [a + g for a, g in zip(gradients, found, strict=True)]
             starts, by_starts = starts + at, by_starts + by_start
             if step in again:
                 seen = step + 1
                 guesses = [
-                    p / seen - q @ (g / seen)
+                    p / seen - times(q, g / seen)
                     for p, g, q in zip(points, gradients, slow, strict=True)
                 ]
                 louder = noises * math.sqrt(steps / seen)
-                effects = [f.vectors @ g for f, g in zip(features, guesses, strict=True)]
+                effects = [g @ f.vectors.T for f, g in zip(features, guesses, strict=True)]
                 curvatures = self._bent(effects, *bounds[:2])
                 scales = _again(guesses, curvatures, scales, louder)
                 ridges, quick, slow = _preconditioners(curvatures, scales, noises, coupling)
-            moved = [p - q @ g for p, q, g in zip(point, quick, found, strict=True)]
+            moved = [p - times(q, g) for p, q, g in zip(point, quick, found, strict=True)]
             moved_start = at - 0.5 * by_start_step * by_start
             momentum = min(step / (step + 3), _MOMENTUM)
             point = [m + momentum * (m - t) for m, t in zip(moved, theta, strict=True)]
             at = moved_start + 0.3 * (moved_start - start)
             theta, start = moved, moved_start
         theta = [
-            p / steps - q @ (g / steps) for p, g, q in zip(points, gradients, slow, strict=True)
+            p / steps - times(q, g / steps) for p, g, q in zip(points, gradients, slow, strict=True)
         ]
         start = starts / steps - by_start_step * by_starts / steps
-        middle = sum(float(f.mean @ t) for f, t in zip(features, theta, strict=True))
-        return theta, start - middle
+        return theta, start - _mean_score(features, theta)
+
+    def _zeros(self) -> list[Floats]:
+        return [np.zeros(f.vectors.shape[1]) for f in self._features]
+
+
+def _mean_score(features: Sequence[LevelFeatures], theta: Sequence[Floats]) -> Any:
+    """The score of the mean row: a number, or one per class."""
+    return sum(t @ f.mean for f, t in zip(features, theta, strict=True))
 
 
 def _guess(gradient: Floats, curvature: Floats, noise: float, scales: Floats) -> Floats:
     """The likeliest coefficients by one noisy gradient at zero, under prior scales."""
     told = curvature * scales**2
-    spread = told @ curvature + curvature + noise**2 * np.eye(len(gradient))
-    found: Floats = -told.T @ np.linalg.solve(spread, gradient)
-    return found
+    spread = told @ curvature + curvature + noise**2 * np.eye(gradient.shape[-1])
+    solved = np.asarray(np.linalg.solve(spread, gradient[..., None])[..., 0], dtype=np.float64)
+    return -times(turned(told), solved)
 
 
 def _bend(chance: Floats, low: float, high: float) -> Floats:
@@ -366,10 +389,12 @@ def _preconditioners(
         values, axes = np.linalg.eigh(curvature)
         values = np.maximum(values, 1e-9)
         ridge = (values + noise**2) / (scale**2 * values)
-        ridge = np.minimum(ridge, 1e3 * (values.max(initial=1.0) + noise / scale))
-        ridges.append((axes * ridge) @ axes.T)
-        quick.append((axes / (coupling * values + ridge)) @ axes.T)
-        slow.append((axes / (math.sqrt(coupling) * values + ridge)) @ axes.T)
+        most = values.max(axis=-1, initial=1.0, keepdims=True)
+        ridge = np.minimum(ridge, 1e3 * (most + noise / scale))[..., None, :]
+        values, back = values[..., None, :], turned(axes)
+        ridges.append((axes * ridge) @ back)
+        quick.append((axes / (coupling * values + ridge)) @ back)
+        slow.append((axes / (math.sqrt(coupling) * values + ridge)) @ back)
     return ridges, quick, slow
 
 
@@ -381,6 +406,6 @@ def _again(
     for guess, curvature, scale, noise in zip(guesses, curvatures, scales, noises, strict=True):
         values = np.maximum(np.linalg.eigvalsh(curvature), 1e-9)
         unknown = 1 / (1 / scale**2 + values**2 / (values + noise**2))
-        square = (float(guess @ guess) + float(unknown.sum()) + 0.02) / (len(guess) + 2)
-        found.append(math.sqrt(square) if len(guess) else scale)
+        square = (float(np.sum(guess**2)) + float(unknown.sum()) + 0.02) / (guess.size + 2)
+        found.append(math.sqrt(square) if guess.size else scale)
     return np.array(found)

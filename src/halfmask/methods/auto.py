@@ -57,7 +57,8 @@ def choose(problem: Problem) -> Choice:
             "No column is private: there is nothing to protect. Mark a column or the label as "
             "private, or use an ordinary library."
         )
-    if problem.levels and (problem.task == "regression" or problem.classes == 2):
+    many = problem.task == "classification" and problem.classes > 2
+    if problem.levels and not (many and _class_means_tell(problem)):
         return Choice(method="additive", reason=_additive_reason(problem))
     if problem.private_columns == 0:
         return Choice(

@@ -75,6 +75,25 @@ class CodeSums:
             total += float(values.sum())
         return self._by_column(totals), total
 
+    def class_sums_at(
+        self, weights: Sequence[Floats], value: Callable[[Floats, slice], Floats]
+    ) -> tuple[list[Floats], Floats]:
+        """`sums_at` for tables of one weight per level and class: scores are classes x rows."""
+        classes = weights[0].shape[1]
+        tables = [self._tables([w[:, k] for w in weights]) for k in range(classes)]
+        totals, total = [self._totals() for _ in range(classes)], np.zeros(classes)
+        for start, codes in self._blocks():
+            scores = np.zeros((classes, len(codes[0])))
+            for score, own in zip(scores, tables, strict=True):
+                for table, code in zip(own, codes, strict=True):
+                    score += table[code]
+            values = value(scores, slice(start, start + scores.shape[1]))
+            for each, summed in zip(values, totals, strict=True):
+                _count(summed, codes, each)
+            total += values.sum(axis=1)
+        by_class = [self._by_column(summed) for summed in totals]
+        return [np.stack(parts) for parts in zip(*by_class, strict=True)], total
+
     def pair_sums(
         self, maps: Sequence[Indices], sizes: Sequence[int], values: Floats
     ) -> tuple[list[Floats], dict[tuple[int, int], Floats]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, log_softmax
 
 from halfmask.methods.additive_descent import Stage
 
@@ -80,6 +80,62 @@ def covered_classes(
         "auc": auc,
         "auc_bar": auc_bar,
         "reliability": _reliability(histogram, of_count, expit(middles), most),
+    }
+
+
+def covered_many(
+    scores: Floats,
+    pool: NDArray[np.intp],
+    within: Floats,
+    target: NDArray[np.intp],
+    weights: Floats,
+    stage: Stage,
+    *,
+    rows: float | None,
+    most: float,
+) -> dict[str, Any]:
+    """Log loss, accuracy and reliability of the likeliest class, of several classes.
+
+    `scores` are pools of classes x rows, `pool` and `within` the pool of each class and its log
+    share of it. A loss lies in [0, longest], a row in one cell of the likeliest class's chance by
+    whether it is right.
+    """
+    classes = len(pool)
+    longest = math.log(classes) + 3
+    chances = log_softmax(scores, axis=0)
+    every = np.arange(len(target))
+    losses = np.clip(-(chances[pool[target], every] + within[target]), 0.0, longest)
+    members = [np.flatnonzero(pool == place) for place in range(len(scores))]
+    likeliest = np.array([own[np.argmax(within[own])] for own in members])
+    chances += within[likeliest][:, None]
+    best = chances.argmax(axis=0)
+    sure = np.exp(chances[best, every])
+    right = likeliest[best] == target
+    codes = np.minimum((sure * _PARTS).astype(np.intp), _PARTS - 1) + _PARTS * right
+    counts = np.bincount(codes, weights, minlength=2 * _PARTS).astype(np.float64)
+    by_loss = math.sqrt(_LOSS_PART) / longest
+    by_count = math.sqrt((1 - _LOSS_PART) / 2)
+    value = np.concatenate([[by_loss * (weights @ losses)], by_count * counts])
+    moves = (1.0, math.sqrt(_LOSS_PART + (1 - _LOSS_PART) / 2))
+    noisy, noise = stage.release(value, moves), stage.noise(moves)
+    histogram, of_count = noisy[1:].reshape(2, _PARTS) / by_count, noise / by_count
+    total = rows if rows is not None else max(float(histogram.sum()), 1.0)
+    loss = min(max(float(noisy[0]) / by_loss / total, 0.0), longest)
+    # A number in [0, longest] of mean m varies by at most m·(longest − m).
+    by_rows = most * loss * (longest - loss) / total
+    by_noise = noise / by_loss / total
+    if rows is None:
+        by_noise = math.hypot(by_noise, loss * of_count * math.sqrt(2 * _PARTS) / total)
+    accuracy = min(max(float(histogram[1].sum()) / total, 0.0), 1.0)
+    of_accuracy = of_count * math.sqrt(_PARTS * (2 if rows is None else 1)) / total
+    middles = (np.arange(_PARTS) + 0.5) / _PARTS
+    return {
+        "rows": total,
+        "log_loss": loss,
+        "log_loss_bar": _bar(by_noise, by_rows),
+        "accuracy": accuracy,
+        "accuracy_bar": _bar(of_accuracy, most * accuracy * (1 - accuracy) / total),
+        "reliability": _reliability(histogram, of_count, middles, most),
     }
 
 

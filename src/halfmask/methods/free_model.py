@@ -33,7 +33,8 @@ _PATIENCE = 20
 _L2 = 5.0
 _ROWS_PER_LEAF = 40
 # Beyond this many rows: two folds and half the trees, each with twice the rate. The loss of so
-# many rows is measured well enough by two folds, and the time stays near that of fewer rows.
+# many rows is measured well enough by two folds, and the time stays near that of fewer rows. Several
+# classes have a model each, and fewer trees for the same reason.
 _MANY_ROWS = 200_000
 # Of the mean target of a category: so many rows of the overall mean are added.
 _SMOOTHING = 10.0
@@ -172,6 +173,7 @@ def cross_fitted(
     seed: int = 0,
     weights: Floats | None = None,
     trees: int | None = None,
+    outputs: int = 1,
 ) -> tuple[Floats, FreeModel]:
     """Scores of each row by a model that did not see it, and the model fitted on all rows.
 
@@ -179,8 +181,10 @@ def cross_fitted(
     one group share a fold), that depends on `seed` and the number of rows or groups only. One
     number of trees serves all models: the one with the least loss on held-out rows, unless `trees`
     gives it. Above 200,000 rows there are two folds, and at most 75 trees of twice the rate.
+    Where this is one of several `outputs`, there are three folds and as few trees.
     """
-    data = _read(codes, target, levels, ordered, task, weights)
+    data = _read(codes, target, levels, ordered, task, weights, outputs)
+    folds = min(folds, 3) if outputs > 1 else folds
     fold = fold_of_rows(data.columns.rows, _whole_number("folds", folds, least=2), groups, seed)
     number, fits = _choose(data, fold, None if trees is None else _whole_number("trees", trees))
     scores = np.zeros(data.columns.rows)
@@ -209,10 +213,7 @@ class _Data:
     target: Floats
     weights: Floats
     logistic: bool
-
-    @property
-    def many(self) -> bool:
-        return self.columns.rows > _MANY_ROWS
+    many: bool
 
 
 def _as_columns(codes: Codes, levels: NDArray[np.int64]) -> _Columns:
@@ -237,6 +238,7 @@ def _read(
     ordered: Sequence[bool],
     task: Task,
     weights: Floats | None,
+    outputs: int = 1,
 ) -> _Data:
     sizes, kinds = np.array(levels, dtype=np.int64), np.array(ordered, dtype=np.bool_)
     if sizes.shape != kinds.shape or np.any(sizes < 1):
@@ -257,7 +259,7 @@ def _read(
         raise InputError("Expected targets 0 and 1 for two classes.")
     return _Data(
         columns=columns, levels=sizes, ordered=kinds, target=numbers, weights=each,
-        logistic=logistic,
+        logistic=logistic, many=outputs > 1 or columns.rows > _MANY_ROWS,
     )  # fmt: skip
 
 

@@ -22,6 +22,18 @@ _COMMON, _COMMON_SPREAD = math.log(0.15), 1.2
 _LEAST_SCALE = 0.03
 
 
+def times(matrix: Floats, vector: Floats) -> Floats:
+    """Each matrix with its vector, over any first axes."""
+    found: Floats = (matrix @ vector[..., None])[..., 0]
+    return found
+
+
+def turned(matrix: Floats) -> Floats:
+    """Each matrix transposed, over any first axes."""
+    found: Floats = np.swapaxes(matrix, -1, -2)
+    return found
+
+
 def evidence(
     gradients: Sequence[Floats],
     curvatures: Sequence[Floats],
@@ -31,20 +43,22 @@ def evidence(
     """Prior scales of the columns' coefficients, and the log evidence (comparable over `sizes`).
 
     A gradient is N(0, τ²H² + H + σ²) where coefficients are N(0, τ²). `sizes` multiply coordinates:
-    a coefficient of a coordinate of size s has scale τ·s in the coordinates as given.
+    a coefficient of a coordinate of size s has scale τ·s in the coordinates as given. A column may
+    have one gradient and curvature per class, in a first axis: they share its scale.
     """
     found = np.zeros((len(gradients), len(_GRID)))
     for place, (gradient, curvature) in enumerate(zip(gradients, curvatures, strict=True)):
-        if not len(gradient):
+        if not gradient.size:
             continue
-        size = np.ones(len(gradient)) if sizes is None else sizes[place]
-        noise = curvature + noise_std**2 * np.eye(len(gradient))
+        width = gradient.shape[-1]
+        size = np.ones(width) if sizes is None else sizes[place]
+        noise = curvature + noise_std**2 * np.eye(width)
         root = np.linalg.inv(np.linalg.cholesky(noise))
         signal = root @ (curvature * size)
-        values, axes = np.linalg.eigh(signal @ signal.T)
-        squares = (axes.T @ (root @ gradient)) ** 2
-        variance = _GRID[:, None] ** 2 * np.maximum(values, 0.0) + 1
-        constant = -2 * np.log(np.diag(root)).sum()
+        values, axes = np.linalg.eigh(signal @ turned(signal))
+        squares = np.ravel(times(turned(axes), times(root, gradient)) ** 2)
+        variance = _GRID[:, None] ** 2 * np.maximum(np.ravel(values), 0.0) + 1
+        constant = -2 * np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum()
         found[place] = -0.5 * (np.sum(np.log(variance) + squares / variance, axis=1) + constant)
     logs = np.log(_GRID)
     best, weights = -math.inf, found

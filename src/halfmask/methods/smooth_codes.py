@@ -79,7 +79,9 @@ class LevelFeatures:
         return found
 
     def sums(self, by_level: Floats) -> Floats:
-        """Σ weight · vector of the level, from the weights summed by level."""
+        """Σ weight · vector of the level, from the weights summed by level (the last axis)."""
+        if by_level.ndim > 1:
+            return np.stack([self.sums(each) for each in by_level])
         by_group = np.bincount(self.groups, by_level, minlength=len(self.share))
         found: Floats = by_group @ self.vectors
         return found

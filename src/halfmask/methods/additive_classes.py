@@ -1,0 +1,393 @@
+"""`additive` for three classes and more: one score per class, one release for all of them.
+
+The stages are those of two classes (additive.py). A row's slope is the vector (p − e)·ω(p) with
+ω(p) = 1/(1 + max p), e the indicator of its class: it vanishes on average where p is right, and two
+such vectors are never further apart than √(5/2). So noise does not grow with the number of classes.
+Classes too rare to be told from noise share one score. Guarantee: docs/proofs/additive.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_expit, log_softmax, softmax
+
+from halfmask.methods.additive import AdditiveFit, AdditiveRun
+from halfmask.methods.additive_descent import Descent, Moves, PrivatePart
+from halfmask.methods.code_sums import BLOCK, CodeSums
+from halfmask.methods.covered import covered_many
+from halfmask.methods.public_sums import fit_public_class_sums
+from halfmask.methods.smooth_codes import LevelFeatures
+from halfmask.table import CodedColumn, Table
+
+Floats = NDArray[np.float64]
+
+# A class with fewer rows than so many standard deviations of their released count, or, where the
+# label is public, than so many over μ, shares its score with others like it.
+_UNCLEAR, _FEW = 3.0, 20.0
+# What the comparison's sums get: errors by class, errors by score, curvature.
+_COMPARISON = np.array([0.15, 0.75, 0.10])
+# How far the curvature may be from what the released spread of scores says.
+_EXPECTED = 0.3
+_STEEPEST = 1.5
+# By how much a class's released rate may typically be off.
+_SHIFT = 0.15
+
+
+def slope_weight(chances: Floats) -> Floats:
+    """ω(p) for chances of classes (first axis)."""
+    found: Floats = 1 / (1 + chances.max(axis=0))
+    return found
+
+
+def longest_slope(classes: int) -> float:
+    """The largest norm of a row's slope over all p and labels."""
+    return math.sqrt(classes / (classes + 1))
+
+
+def class_moves(classes: int, radius: float, diameter: float, *, label_private: bool) -> Moves:
+    """How far a row of norm at most `radius` moves Σ slope ⊗ row: (replace, withhold)."""
+    longest = longest_slope(classes)
+    apart = 2.0 * longest**2
+    if label_private:
+        least = 1 / (classes + 1)
+        apart = max(2.5 - least, 2 + 2 * least - 4 * least**2)
+    return max(math.sqrt(apart) * radius, longest * diameter), longest * radius
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClassesFit:
+    """One additive score per class."""
+
+    outputs: tuple[AdditiveFit, ...]
+    details: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def scores(self, columns: Sequence[CodedColumn]) -> Floats:
+        """Rows x classes."""
+        return np.column_stack([output.scores(columns) for output in self.outputs])
+
+
+class ClassesDescent(Descent):
+    """The descent with one score per class; arrays have a first axis of classes."""
+
+    def __init__(self, *, classes: int, **given: Any) -> None:
+        self._classes = classes
+        super().__init__(number=False, **given)
+
+    def _known_rate(self) -> float:
+        return 0.5
+
+    def _zeros(self) -> list[Floats]:
+        return [np.zeros((self._classes, f.vectors.shape[1])) for f in self._features]
+
+    def _bounds(self, factors: Floats) -> tuple[float, float, Moves]:
+        radius, diameter = self._lengths(factors)
+        moves = class_moves(self._classes, radius, diameter, label_private=self._label_private)
+        return 1.0, 1.0, moves
+
+    def _slopes(self, low: float, high: float, start: Any) -> Callable[[Floats, slice], Floats]:
+        offset, target, weights = self._offset, self._target, self._weights
+        start = np.asarray(start)[:, None]
+
+        def slopes(scores: Floats, rows: slice) -> Floats:
+            scores = scores + start
+            if offset is not None:
+                scores = scores + offset[:, rows]
+            found: Floats = -weights[rows] * errors(softmax(scores, axis=0), target[rows])
+            return found
+
+        return slopes
+
+    def _curvature(self, low: float, high: float) -> Any:
+        if self._offset is None:
+            return _bend(softmax(self._start))
+        total = np.zeros(self._classes)
+        for start in range(0, self._offset.shape[1], BLOCK):
+            chances = softmax(self._offset[:, start : start + BLOCK], axis=0)
+            total += _bend(chances).sum(axis=1)
+        return total / self._offset.shape[1]
+
+    def _bent(self, effects: Sequence[Floats], low: float, high: float) -> list[Floats]:
+        known = self._start if self._offset is None else np.mean(self._offset, axis=1)
+        found = []
+        for f, effect in zip(self._features, effects, strict=True):
+            centred = effect - (effect @ f.share)[:, None]
+            way = known[:, None, None] + np.multiply.outer(centred, np.linspace(0, 1, 5))
+            weights = f.share * _bend(softmax(way, axis=0)).max(axis=2)
+            middle = weights @ f.vectors / np.maximum(weights.sum(axis=1), 1e-300)[:, None]
+            vectors = f.vectors - middle[:, None, :]
+            found.append(self._rows * np.einsum("kg,kgi,kgj->kij", weights, vectors, vectors))
+        return found
+
+    def _summed(
+        self, tables: Sequence[Floats], slopes: Callable[[Floats, slice], Floats]
+    ) -> tuple[list[Floats], Any]:
+        return self._sums.class_sums_at(tables, slopes)
+
+
+def errors(chances: Floats, target: NDArray[np.intp]) -> Floats:
+    """(e − p)·ω(p) of each row: classes x rows."""
+    found = -chances
+    found[target, np.arange(len(target))] += 1
+    return found * slope_weight(chances)
+
+
+def _bend(chances: Floats) -> Floats:
+    """How fast a class's slope changes with its own score."""
+    found: Floats = chances * (1 - chances) * slope_weight(chances)
+    return found
+
+
+class ClassesRun(AdditiveRun):
+    """One fit. Arrays by class have the classes that are learnt; `_pool` maps all to these."""
+
+    def _set_target(self, table: Table) -> None:
+        assert table.label is not None
+        assert table.classes is not None
+        self._labelled = ~table.skipped
+        self._may_lack = table.schema is not None and table.schema.label.missing == "skip"
+        self._middle, self._half = 0.0, 1.0
+        self._class = np.where(self._labelled, table.label, 0).astype(np.intp)
+        self._classes = len(table.classes)
+
+    def run(self) -> ClassesFit:  # type: ignore[override]
+        """All stages; what is returned follows from releases and public values."""
+        shares = self._shares()
+        self._pool, base, within = self._pooled(shares)
+        pools = len(base)
+        if self.plan.steps == 0:
+            self.details["base_rate_only"] = True
+            return self._fit_of(shares, [self._empty(float(b)) for b in base], within)
+        self._target = self._pool[self._class]
+        outputs = [self._empty(0.0) for _ in base]
+        offset: Floats | None = None
+        if self._public and self._label_private:
+            placed, starts = self._class_sums(base)
+            weights = [np.zeros((column.levels, pools)) for column in self._columns]
+            for place, weight in zip(self._public, placed, strict=True):
+                weights[place] = weight
+            offset = self._scores(self._columns, weights) + starts[:, None]
+            outputs = [
+                replace(
+                    output,
+                    offset_weights=tuple(weight[:, k] for weight in weights),
+                    offset_start=float(starts[k]),
+                    offset_scale=1.0,
+                )
+                for k, output in enumerate(outputs)
+            ]
+        elif self._public:
+            offset, outputs = self._free_models(outputs)
+        known = base[:, None] if offset is None else offset
+        extra, variance = np.zeros((pools, 1)), np.zeros(pools)
+        added, private = np.zeros(pools), [np.zeros((0, pools))] * 0
+        if self._private:
+            stage = [self._columns[place] for place in self._private]
+            part = self._descend_classes(stage, offset, base)
+            private = part.by_level()
+            # Without an offset the intercepts hold the base rates.
+            added = part.intercept - (base if offset is None else 0.0)
+            extra = self._scores(stage, private) + added[:, None]
+            variance = part.variance
+        if self._label_private and offset is not None:
+            # The whole score is held against the base rates.
+            extra = extra + offset - base[:, None]
+            variance = variance + offset.var(axis=1)
+            known = base[:, None]
+        shifts, slope = self._compared_classes(known, extra, variance)
+        self._cover_classes(known + shifts[:, None] + slope * extra, within)
+        held = self._label_private and offset is not None
+        for k, output in enumerate(outputs):
+            weights_of = list(output.weights)
+            for place, weight in zip(self._private, private, strict=True):
+                weights_of[place] = slope * weight[:, k]
+            intercept = shifts[k] + slope * added[k]
+            if offset is None:
+                intercept += base[k]
+            elif held:
+                intercept += (1 - slope) * base[k]
+            scale = slope if held else output.offset_scale
+            outputs[k] = replace(
+                output,
+                weights=tuple(weights_of),
+                intercept=float(intercept),
+                offset_scale=float(scale),
+            )
+        return self._fit_of(shares, outputs, within)
+
+    # --- classes
+
+    def _shares(self) -> Floats:
+        """Each class's share of the rows: exact where the label is public, else one release."""
+        counts = np.bincount(
+            self._class, self._weights * self._labelled, minlength=self._classes
+        ).astype(np.float64)
+        self._unclear = _FEW * self._most / self._mu
+        if self._base_stage is not None:
+            moves = (math.sqrt(2), 1.0)
+            counts = self._base_stage.release(counts, moves)
+            self._unclear = _UNCLEAR * self._base_stage.noise(moves)
+            # No class is rarer than noise allows to tell.
+            counts = np.maximum(counts, self._unclear / _UNCLEAR)
+        counts = np.maximum(counts, 0.5)
+        shares: Floats = counts / counts.sum()
+        return shares
+
+    def _pooled(self, shares: Floats) -> tuple[NDArray[np.intp], Floats, Floats]:
+        """The learnt class of each class, their log shares, and each class's log share within."""
+        rare = shares * self._n < self._unclear
+        if rare.sum() < 2 or rare.all():
+            rare[:] = False
+        pool = np.cumsum(~rare) - 1
+        pool[rare] = int((~rare).sum())
+        total = np.bincount(pool, shares)
+        self.details["pooled_classes"] = int(rare.sum())
+        return pool, np.log(total), np.log(shares / total[pool])
+
+    def _empty(self, intercept: float) -> AdditiveFit:
+        zero = tuple(np.zeros(column.levels) for column in self._columns)
+        return AdditiveFit(weights=zero, intercept=intercept)
+
+    def _fit_of(self, shares: Floats, outputs: Sequence[AdditiveFit], within: Floats) -> ClassesFit:
+        """All classes: those of a pool have its score and their share of it."""
+        self.details["base"] = [float(share) for share in shares]
+        every = [
+            replace(outputs[pool], intercept=outputs[pool].intercept + float(own))
+            for pool, own in zip(self._pool, within, strict=True)
+        ]
+        return ClassesFit(outputs=tuple(every), details=self.details, notes=self._notes)
+
+    @staticmethod
+    def _scores(columns: Sequence[CodedColumn], tables: Sequence[Floats]) -> Floats:
+        """Classes x rows."""
+        sums = CodeSums(columns)
+        classes = tables[0].shape[1]
+        return np.stack([sums.scores([table[:, k] for table in tables]) for k in range(classes)])
+
+    # --- public columns
+
+    def _class_sums(self, base: Floats) -> tuple[list[Floats], Floats]:
+        assert self._public_stage is not None
+        return fit_public_class_sums(
+            [self._columns[place] for place in self._public],
+            self._target,
+            labelled=self._labelled,
+            weights=self._weights,
+            stage=self._public_stage,
+            start=base,
+        )
+
+    def _free_models(self, outputs: Sequence[AdditiveFit]) -> tuple[Floats, list[AdditiveFit]]:
+        """A free model for each learnt class against the rest; scores are logs of their chances."""
+        places, scores, found = tuple(self._public), [], []
+        for k, output in enumerate(outputs):
+            one = (self._target == k).astype(np.float64)
+            own, free = self._free_model(places, one, outputs=len(outputs))
+            scores.append(log_expit(own))
+            found.append(
+                replace(output, free=free, free_columns=places, offset_scale=1.0, log_chance=True)
+            )
+        return log_softmax(np.stack(scores), axis=0), found
+
+    # --- private columns
+
+    def _descend_classes(
+        self, stage: Sequence[CodedColumn], offset: Floats | None, base: Floats
+    ) -> PrivatePart:
+        assert self._worth_stage is not None
+        assert self._descent_stage is not None
+        features: list[LevelFeatures] = self._counts(stage)
+        return ClassesDescent(
+            classes=len(base),
+            sums=CodeSums(stage),
+            hidden=[True] * len(stage),
+            features=features,
+            target=self._target,
+            labelled=self._labelled,
+            weights=self._weights,
+            rows=self._n,
+            offset=offset,
+            start=base if offset is None else np.zeros(len(base)),
+            label_private=self._label_private,
+            steps=self.plan.steps,
+            worth=self._worth_stage,
+            gradients=self._descent_stage,
+        ).run()
+
+    # --- comparison and covered scores
+
+    def _compared_classes(
+        self, known: Floats, extra: Floats, variance: Floats
+    ) -> tuple[Floats, float]:
+        """Shifts by class and one slope of known + shifts + slope · extra: one step from 0 and 1.
+
+        As for two classes: noise that could have made the slope is taken off it.
+        """
+        assert self._comparison_stage is not None
+        classes, n = len(known), len(self._target)
+        short = min(max(math.sqrt(float(variance.sum())), 0.15), 3.0)
+        long = 3 * short
+        by_class, by_score, curvature = np.zeros(classes), 0.0, 0.0
+        bends = np.zeros(classes)
+        for start in range(0, n, BLOCK):
+            rows = slice(start, min(start + BLOCK, n))
+            z = extra[:, rows] if extra.shape[1] > 1 else np.repeat(extra, n, axis=1)[:, rows]
+            offset = known[:, rows] if known.shape[1] > 1 else known
+            chances = softmax(offset + z, axis=0)
+            weights = self._weights[rows] * self._labelled[rows]
+            error = errors(chances, self._target[rows]) * weights
+            z = z - z.mean(axis=0)
+            length = np.maximum(np.sqrt(np.sum(z**2, axis=0)), 1e-12)
+            g = z * np.minimum(1.0, short / length)
+            z = z * np.minimum(1.0, long / length)
+            by_class += error.sum(axis=1)
+            by_score += float(np.sum(error * g))
+            middle = np.sum(chances * z, axis=0)
+            bend = weights * slope_weight(chances)
+            curvature += float(bend @ np.sum(chances * g * (z - middle), axis=0))
+        if known.shape[1] == 1:
+            bends = _bend(softmax(known[:, 0]))
+        else:
+            some = known[:, :: max(n // 20_000, 1)]
+            bends = _bend(softmax(some, axis=0)).mean(axis=1)
+        apart = class_moves(classes, 1.0, 0.0, label_private=True)[0]
+        units = np.array([apart, 2 * longest_slope(classes) * short, 0.5 * short * long])
+        units = units / np.sqrt(_COMPARISON)
+        value = np.concatenate([by_class / units[0], [by_score / units[1], curvature / units[2]]])
+        moves = (1.0, 1.0)
+        noisy = self._comparison_stage.release(value, moves)
+        noise = self._comparison_stage.noise(moves) * units
+        # Expected of scores whose variance is as released; held against what was measured.
+        likely = max(self._n * float(bends @ variance), 1e-9)
+        doubt = (_EXPECTED * likely) ** 2
+        bent = likely + doubt / (doubt + noise[2] ** 2) * (float(noisy[-1] * units[2]) - likely)
+        bent = max(bent, 0.2 * likely)
+        slope, blur = 1 + float(noisy[-2] * units[1]) / bent, float(noise[1]) / bent
+        used = min(max(slope - blur**2 / slope, 0.0), _STEEPEST) if slope > 0 else 0.0
+        bends = self._n * bends
+        shifts = bends * noisy[:classes] * units[0] / (bends**2 + (noise[0] / _SHIFT) ** 2)
+        shifts = np.clip(shifts, -3 * _SHIFT, 3 * _SHIFT)
+        self.details["slope"] = {"estimate": slope, "noise": blur, "used": used}
+        return shifts, used
+
+    def _cover_classes(self, scores: Floats, within: Floats) -> None:
+        assert self._covered_stage is not None
+        if scores.shape[1] == 1:
+            scores = np.repeat(scores, len(self._target), axis=1)
+        rows = None if self._may_lack and self._label_private else self._n
+        self.details["covered"] = covered_many(
+            scores,
+            self._pool,
+            within,
+            self._class,
+            self._weights * self._labelled,
+            self._covered_stage,
+            rows=rows,
+            most=self._most,
+        )
