@@ -155,10 +155,6 @@ def test_the_plan_of_a_table_says_where_only_the_base_rate_is_left(tmp_path: Pat
         (("--schema", "{schema}", "--rows", "9", "--plot", "p.png"), "leave out --plot"),
         (("--data", "rows.csv"), "--schema"),
         ((), "--rows and --columns"),
-        (
-            ("--rows", "9", "--columns", "3", "--classes", "3", "--method", "additive"),
-            "two classes",
-        ),
     ],
 )
 def test_a_plan_that_lacks_or_doubles_a_fact_is_refused(

@@ -59,7 +59,7 @@ def test_columns_are_counted_not_their_features() -> None:
     table = Encoder.fit(schema, frame).encode(frame)
     problem = Problem.of(table, epsilon=1.0, delta=1e-5)
     assert (problem.private_columns, problem.public_columns) == (3, 0)
-    assert choose(problem).method == "gd"
+    assert choose(problem).method == "additive"
 
 
 def test_without_torch_the_choice_is_a_method_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:

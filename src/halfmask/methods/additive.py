@@ -40,7 +40,7 @@ Floats = NDArray[np.float64]
 
 STEPS = 40
 # Labels of a standardised number are clipped here in one release, residuals in a comparison.
-_LABEL = 1.5
+_LABEL = 1.2
 _FOLDS = 5
 # What the comparison's sums get: errors, errors by score, scores, their squares, four curvatures.
 _COMPARISON = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
@@ -96,7 +96,8 @@ class AdditivePlan:
         strength = (mu * rows) ** 2
         base = min(max(8000 / strength, 0.02), 1.0) if label_private else 0.0
         if base > 0.4:
-            return cls(base=1.0, steps=0)
+            spread = 0.4 if number else 0.0
+            return cls(base=1 - spread, spread=spread, steps=0)
         comparison = min(max(45000 / strength, 0.03), 0.2)
         spread = 0.05 if number and label_private else 0.0
         covered = 0.02
@@ -122,8 +123,8 @@ class AdditivePlan:
         covered = "squared errors" if number else "losses and a histogram of scores by label"
         label = "the mean of the label" if number else "the number of rows of each class"
         whats = {
-            "base": label,
             "spread": "a histogram of the label",
+            "base": label,
             "public": "sums of public features by label",
             "counts": f"counts of the levels of {private_columns} private columns",
             "worth": "a gradient by all private columns",
@@ -347,11 +348,11 @@ class AdditiveRun:
         """All stages; what is returned follows from releases and public values."""
         if not self._label_private:
             return self._beside_free_model()
-        base = self._base_rate()
+        window, unit = self._label_window()
+        base = self._base_rate(window)
         if self.plan.steps == 0:
             self.details["base_rate_only"] = True
             return self._fit(base, intercept=base)
-        unit = self._label_spread(base)
         offset = np.full(len(self._target), base)
         offset_weights: list[Floats] | None = None
         offset_start = base
@@ -497,18 +498,20 @@ class AdditiveRun:
 
     # --- base rate and spread of a private label
 
-    def _base_rate(self) -> float:
-        """Log odds of the second class, or the mean, from one release."""
+    def _base_rate(self, window: tuple[float, float] = (-1.0, 1.0)) -> float:
+        """Log odds of the second class, or the mean of a number within `window`."""
         assert self._base_stage is not None
         weights, n = self._weights, self._n
         if self._number:
+            middle, half = sum(window) / 2, (window[1] - window[0]) / 2
+            held = weights * self._labelled * np.clip((self._target - middle) / half, -1, 1)
             if self._may_lack:
-                value = np.array([weights @ self._target, weights @ self._labelled])
+                value = np.array([held.sum(), weights @ self._labelled])
                 total, n = self._base_stage.release(value, (2.0, math.sqrt(2)))
                 n = max(n, 0.05 * self._n)
             else:
-                total = self._base_stage.release(np.array([weights @ self._target]), (2.0, 1.0))[0]
-            return float(np.clip(total / n, -1.0, 1.0))
+                total = self._base_stage.release(np.array([held.sum()]), (2.0, 1.0))[0]
+            return float(np.clip(middle + half * total / n, *window))
         second = weights @ (self._target * self._labelled)
         if self._may_lack:
             first = weights @ ((1 - self._target) * self._labelled)
@@ -524,10 +527,11 @@ class AdditiveRun:
         least = min(max(2 * self._base_stage.noise(moves) / n, 1e-4), 0.25)
         return float(logit(np.clip(second / n, least, 1 - least)))
 
-    def _label_spread(self, base: float) -> float:
-        """The standard deviation of a number; 1 for classes."""
+    def _label_window(self) -> tuple[tuple[float, float], float]:
+        """Where a number's values lie, and their standard deviation; classes need neither."""
+        whole = (-1.0, 1.0)
         if self._spread_stage is None:
-            return 1.0
+            return whole, 1.0
         parts = 16
         codes = np.clip(((self._target + 1) / 2 * parts).astype(np.intp), 0, parts - 1)
         counts = np.bincount(codes, self._weights * self._labelled, minlength=parts)
@@ -535,10 +539,13 @@ class AdditiveRun:
         noisy = self._spread_stage.release(counts.astype(np.float64), moves)
         noisy = np.where(noisy < 2 * self._spread_stage.noise(moves), 0.0, noisy)
         if noisy.sum() <= 0:
-            return 0.5
+            return whole, 0.5
+        seen = np.flatnonzero(noisy)
+        window = (float(2 * seen[0] / parts - 1), float(2 * (seen[-1] + 1) / parts - 1))
         middles = (np.arange(parts) + 0.5) / parts * 2 - 1
-        square = float(noisy @ (middles - base) ** 2 / noisy.sum())
-        return min(max(math.sqrt(square), 0.04), 0.7)
+        mean = float(noisy @ middles / noisy.sum())
+        square = float(noisy @ (middles - mean) ** 2 / noisy.sum())
+        return window, min(max(math.sqrt(square), 0.04), 0.7)
 
     # --- public columns under a private label
 

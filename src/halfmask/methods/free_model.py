@@ -33,8 +33,8 @@ _PATIENCE = 20
 _L2 = 5.0
 _ROWS_PER_LEAF = 40
 # Beyond this many rows: two folds and half the trees, each with twice the rate. The loss of so
-# many rows is measured well enough by two folds, and the time stays near that of fewer rows. Several
-# classes have a model each, and fewer trees for the same reason.
+# many rows is measured well enough by two folds, and the time stays near that of fewer rows. One
+# model of several, as for many classes, has as few trees for the same reason.
 _MANY_ROWS = 200_000
 # Of the mean target of a category: so many rows of the overall mean are added.
 _SMOOTHING = 10.0

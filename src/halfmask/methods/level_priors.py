@@ -86,21 +86,21 @@ def allocated(
     count = len(curvatures)
     if count < 2:
         return np.ones(count)
-    values = [np.maximum(np.linalg.eigvalsh(curvature), 1e-12) for curvature in curvatures]
+    found_values = [np.ravel(np.maximum(np.linalg.eigvalsh(c), 1e-12)) for c in curvatures]
+    place = np.repeat(np.arange(count), [len(found) for found in found_values])
+    value, scale = np.concatenate(found_values), scales[place]
     squares = radii**2
 
     def loss(logs: Floats) -> tuple[float, Floats]:
         factors = np.exp(2 * logs)
         total = noise**2 * (factors @ squares + constant**2)
-        lost, slope, common = 0.0, np.zeros(count), 0.0
-        for place, value in enumerate(values):
-            variance = total / factors[place]
-            precision = 1 / scales[place] ** 2 + value**2 / (value + variance)
-            lost += 0.5 * float(np.sum(value / precision))
-            by_variance = 0.5 * float(np.sum(value**3 / (precision * (value + variance)) ** 2))
-            slope[place] -= 2 * by_variance * variance
-            common += by_variance / factors[place]
-        slope += 2 * common * noise**2 * factors * squares
+        variance = total / factors[place]
+        precision = 1 / scale**2 + value**2 / (value + variance)
+        lost = 0.5 * float(np.sum(value / precision))
+        each = 0.5 * value**3 / (precision * (value + variance)) ** 2
+        by_variance = np.bincount(place, each, minlength=count)
+        slope = -2 * by_variance * total / factors
+        slope += 2 * float(np.sum(by_variance / factors)) * noise**2 * factors * squares
         return lost, slope
 
     bounds = [(math.log(_LEAST_SCALE), 1.0)] * count

@@ -179,8 +179,6 @@ def table_plan(task: Task, *, rows: float, reason: str) -> TablePlan:
     from halfmask.accounting.gaussian import gaussian_epsilon
     from halfmask.methods.additive import AdditivePlan
 
-    if task.classes > 2:
-        raise InputError("Method 'additive' is for two classes or a number: plan for another one.")
     if not task.label_private and task.public == task.columns:
         raise InputError("No column is private: there is nothing to protect.")
     mu = Budget(epsilon=task.epsilon, delta=task.delta, relation=task.relation).mu

@@ -1,6 +1,7 @@
 """Public columns under a private label: one release of sums by label carries all they tell.
 
-Features are public, so every curvature is free; only Σ feature · label is private. Guarantee:
+Features are public, so every curvature is free; only Σ feature · label is private. The directions
+in which sums are released, and the noise in each, follow from the features' Gram matrix. Guarantee:
 docs/proofs/additive.md.
 """
 
@@ -8,14 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from halfmask.methods.additive_descent import Stage
-from halfmask.methods.code_sums import CodeSums
+from halfmask.methods.code_sums import BLOCK, CodeSums
+from halfmask.methods.level_priors import allocated
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
 from halfmask.table import CodedColumn
 
@@ -23,12 +25,24 @@ Floats = NDArray[np.float64]
 
 _WHITEN = 0.25
 _CONSTANT = 0.3
+# A column of k directions is k to this power times as long: each of them has to be heard.
+_WIDTH = 0.3
+# Of all columns together: how far scores may typically vary, for the choice of noise by direction.
+_EFFECT = 0.8
 # Rows longer than this quantile are weighed down to it.
-_LONG = 0.7
-_ROUNDS = 6
-_CLASS_ROUNDS, _CLASS_STEP = 15, 0.6
-# Directions of an ordered column that are smaller than this part of its largest one are rough.
-_ROUGH = 0.3
+_LONG = 0.3
+# Beyond so many features their directions are those of the columns: turning them takes too long.
+_TURNED = 1000
+# Rounds of the solver for two classes, for more of them, and the part of a step that these take.
+_ROUNDS, _CLASS_ROUNDS, _CLASS_STEP = 6, 15, 0.6
+# Turns at the prior scales in a first and second round, and with many features.
+_AGAIN: tuple[int, int] = (30, 6)
+_AGAIN_WIDE: tuple[int, int] = (8, 2)
+# Effects fall off with a direction's size to one of these powers.
+_SMOOTHER = (0.0, 0.5, 1.0)
+# Prior scales are drawn to their mean as if by so many more directions, and to one at which all
+# columns together would vary scores by this variance, as if by so many.
+_POOLED, _TYPICAL, _BY_TYPICAL = 5.0, 0.5, 2.0
 # The share of effects that levels of a number have by themselves, for every unit by which errors of
 # sampling exceed the noise.
 _ALONE, _LEAST_ALONE, _MOST_ALONE = 0.01, 0.02, 0.1
@@ -50,21 +64,17 @@ def fit_public_sums(
     The released sums are those of weight · feature · (label − middle of its range): a label moves
     them by at most weight · ‖feature‖ · range. A missing label counts as the middle.
     """
-    rows = float(weights.sum())
     low, high = label_range
     middle, wide = (low + high) / 2, high - low
     chance = float(expit(start))
-    sampling = math.sqrt(rows * (1.0 if number else chance * (1 - chance)))
-    noise = stage.noise((wide, wide / 2)) * math.sqrt(len(columns))
-    alone = min(max(_ALONE * sampling / noise, _LEAST_ALONE), _MOST_ALONE)
-    prepared = _Prepared.of(columns, weights, alone)
-    longest = prepared.longest
-    moves = (longest * wide, longest * wide / 2)
-    scale = prepared.scale
-    noisy = stage.release(scale * prepared.summed(labelled * (target - middle)), moves)
-    known = noisy / scale + middle * prepared.summed(np.ones(len(target)))
-    std = stage.noise(moves) / scale
-    solved = _Solver(prepared, known, std, number).solve(start)
+    bend = 1.0 if number else chance * (1 - chance)
+    prepared = _Prepared.of(columns, weights, bend, stage.noise((wide, wide / 2)))
+    moves = (prepared.longest * wide, prepared.longest * wide / 2)
+    exact = prepared.summed(labelled * (target - middle))
+    noisy = stage.release(prepared.turned(exact), moves)
+    known = prepared.back(noisy) + middle * prepared.summed(np.ones(len(target)))
+    noise = prepared.noise(stage.noise(moves))
+    solved = _Solver(prepared, known[None], noise, number).solve(np.array([start]))[0]
     return prepared.by_level(solved), float(solved[-1])
 
 
@@ -83,57 +93,115 @@ def fit_public_class_sums(
     centre the released shares exp(start): a label moves them by at most weight · ‖feature‖ · √2.
     A missing label counts as the centre.
     """
-    rows, centre = float(weights.sum()), np.exp(start)
+    centre = np.exp(start)
     longest_label = float(np.sqrt(centre @ centre + 1 - 2 * centre.min()))
-    sampling = math.sqrt(rows * float(np.mean(centre * (1 - centre))))
-    noise = stage.noise((math.sqrt(2), longest_label)) * math.sqrt(len(columns))
-    alone = min(max(_ALONE * sampling / noise, _LEAST_ALONE), _MOST_ALONE)
-    prepared = _Prepared.of(columns, weights, alone)
+    bend = float(np.mean(centre * (1 - centre)))
+    prepared = _Prepared.of(columns, weights, bend, stage.noise((math.sqrt(2), longest_label)))
     moves = (prepared.longest * math.sqrt(2), prepared.longest * longest_label)
     values = [labelled * ((target == k) - share) for k, share in enumerate(centre)]
-    exact = np.stack([prepared.summed(value) for value in values])
-    noisy = stage.release(prepared.scale * exact, moves)
-    known = noisy / prepared.scale + np.outer(centre, prepared.summed(np.ones(len(target))))
-    std = stage.noise(moves) / prepared.scale
-    solved = _ClassSolver(prepared, known, std).solve(start)
+    exact = np.stack([prepared.turned(prepared.summed(value)) for value in values])
+    noisy = stage.release(exact, moves)
+    known = prepared.back(noisy) + np.outer(centre, prepared.summed(np.ones(len(target))))
+    noise = prepared.noise(stage.noise(moves))
+    solved = _Solver(prepared, known, noise, number=False).solve(start)
     by_class = [prepared.by_level(each) for each in solved]
     return [np.stack(tables, axis=1) for tables in zip(*by_class, strict=True)], solved[:, -1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Prepared:
-    """Features of public columns and weights by which no row is long; all of it is public."""
+    """Features of public columns, the directions of their release, and weights of rows.
+
+    A row's vector is its features and a constant, turned by `turn`; with its weight, no row's is
+    longer than `longest`. All of it is public, or follows from earlier releases.
+    """
 
     features: list[LevelFeatures]
     sums: CodeSums
     weights: Floats
     longest: float
-    scale: Floats
+    turn: Floats
+    unturn: Floats
 
     @classmethod
-    def of(cls, columns: Sequence[CodedColumn], weights: Floats, alone: float) -> _Prepared:
-        rows = float(weights.sum())
-        sums = CodeSums(columns)
+    def of(
+        cls, columns: Sequence[CodedColumn], weights: Floats, bend: float, noise: float
+    ) -> _Prepared:
+        """`bend`: how fast a mean label changes with its score; `noise`: for rows of norm 1."""
+        rows, sums = float(weights.sum()), CodeSums(columns)
+        louder = noise * math.sqrt(len(columns))
+        alone = min(max(_ALONE * math.sqrt(rows * bend) / louder, _LEAST_ALONE), _MOST_ALONE)
         features = [
             level_features(column, counts, 0.0, rows, alone=alone).whitened(_WHITEN)
             for column, counts in zip(columns, sums.sums(weights), strict=True)
         ]
-        squares = [np.einsum("ij,ij->i", f.vectors, f.vectors)[f.groups] for f in features]
-        # In place where it can be: at millions of rows, numbers by row are what fills memory.
-        lengths = sums.scores(squares)
-        np.sqrt(np.maximum(lengths, 0.0, out=lengths), out=lengths)
-        constant = max(_CONSTANT * math.sqrt(float(np.mean(lengths**2))), 1e-3)
-        np.hypot(lengths, constant, out=lengths)
+        widths = np.array([max(f.vectors.shape[1], 1) for f in features]) ** _WIDTH
+        widths = widths / math.sqrt(float(np.mean(widths**2)))
+        features = [
+            replace(f, vectors=width * f.vectors) for f, width in zip(features, widths, strict=True)
+        ]
+        unturned = cls(
+            features=features,
+            sums=sums,
+            weights=weights,
+            longest=0.0,
+            turn=np.zeros((0, 0)),
+            unturn=np.zeros((0, 0)),
+        )
+        gram = unturned.gram(weights) / rows
+        scale = np.ones(len(gram))
+        scale[-1] = max(_CONSTANT * math.sqrt(float(np.trace(gram)) - gram[-1, -1]), 1e-3)
+        gram *= np.outer(scale, scale)
+        if len(gram) <= _TURNED:
+            values, axes = np.linalg.eigh(gram)
+        else:
+            values, axes = np.diag(gram).copy(), np.eye(len(gram))
+        values = np.maximum(values, 1e-6 * values.max())
+        prior = np.full(len(values), _EFFECT / math.sqrt(len(columns)))
+        factors = allocated(
+            list(rows * bend * values[:, None, None]), prior, np.sqrt(values), 0.0, noise
+        )
+        turn = scale[:, None] * axes * factors
+        unturn = (axes / factors).T / scale
+        lengths = unturned.lengths(columns, turn)
         limit = float(np.quantile(lengths, _LONG))
+        # In place where it can be: at millions of rows, numbers by row are what fills memory.
         row_weights = np.divide(limit, lengths)
         np.minimum(1.0, row_weights, out=row_weights)
         lengths *= row_weights
         longest = float(lengths.max()) * (1 + 1e-9)
         del lengths
         row_weights *= weights
-        scale = np.ones(sum(f.vectors.shape[1] for f in features) + 1)
-        scale[-1] = constant
-        return cls(features=features, sums=sums, weights=row_weights, longest=longest, scale=scale)
+        return replace(unturned, weights=row_weights, longest=longest, turn=turn, unturn=unturn)
+
+    def lengths(self, columns: Sequence[CodedColumn], turn: Floats) -> Floats:
+        """The norm of each row's turned vector."""
+        found = np.empty(self.sums.rows)
+        ends = np.cumsum([f.vectors.shape[1] for f in self.features])
+        parts = [
+            (f.vectors @ part)[f.groups]
+            for f, part in zip(self.features, np.split(turn[:-1], ends[:-1]), strict=True)
+        ]
+        for start in range(0, len(found), BLOCK // 4):
+            rows = slice(start, min(start + BLOCK // 4, len(found)))
+            turned = np.repeat(turn[-1:], rows.stop - rows.start, axis=0)
+            for column, part in zip(columns, parts, strict=True):
+                turned += part[column.codes[rows]]
+            found[rows] = np.sqrt(np.einsum("ij,ij->i", turned, turned))
+        return np.maximum(found, 1e-9)
+
+    def turned(self, sums: Floats) -> Floats:
+        """Sums of features as sums of turned vectors."""
+        return sums @ self.turn
+
+    def back(self, turned: Floats) -> Floats:
+        """The inverse of `turned`."""
+        return turned @ self.unturn
+
+    def noise(self, std: float) -> Floats:
+        """The covariance of noise in sums of features where turned ones have noise of `std`."""
+        found: Floats = std**2 * self.unturn.T @ self.unturn
+        return found
 
     def summed(self, values: Floats) -> Floats:
         """Σ weight · value · feature, the constant last."""
@@ -155,7 +223,7 @@ class _Prepared:
         features, widths = self.features, [f.vectors.shape[1] for f in self.features]
         ends = np.cumsum(widths)
         starts = ends - widths
-        gram = np.zeros((len(self.scale), len(self.scale)))
+        gram = np.zeros((int(sum(widths)) + 1,) * 2)
         sizes = [len(f.share) for f in features]
         totals, counts = self.sums.pair_sums([f.groups for f in features], sizes, weights)
         for i, first in enumerate(features):
@@ -170,113 +238,115 @@ class _Prepared:
         return gram
 
 
-def _groups(features: Sequence[LevelFeatures]) -> NDArray[np.intp]:
-    """Directions of one prior scale: a column's, an ordered one's smooth and rough ones apart."""
-    keys = [(place, bool(small)) for place, f in enumerate(features) for small in f.size < _ROUGH]
-    known: dict[tuple[int, bool], int] = {}
-    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.intp)
-
-
 class _Solver:
-    """The likeliest coefficients given the noisy sums: Gauss-Newton, a prior scale per group."""
+    """The likeliest coefficients given the noisy sums: Gauss-Newton, a prior scale per column.
 
-    def __init__(self, prepared: _Prepared, known: Floats, std: Floats, number: bool) -> None:
-        self._prepared, self._weights = prepared, prepared.weights
-        self._known, self._std, self._number = known, std, number
-        self._group = _groups(prepared.features)
-        self._members = np.bincount(self._group)
+    One row of coefficients per class, or one for two classes and numbers. The curvature of a class
+    among several is its mean p·(1 − p) times one Gram matrix.
+    """
 
-    def solve(self, start: float) -> Floats:
-        """The coefficients, the constant last."""
-        theta = np.zeros(len(self._known))
-        theta[-1] = start
-        scales = np.full(len(self._members), 1.0 / max(len(self._prepared.features), 1))
-        # A standardised number has residuals of variance below one; classes at most their p(1−p).
-        variance = 0.8 if self._number else 1.0
-        for turn in range(1 if self._number else _ROUNDS):
-            chance = self._prepared.scores(theta)
-            curve = self._weights
-            if not self._number:
-                expit(chance, out=chance)
-                curve = chance * (1 - chance)
-                np.maximum(curve, 0.01, out=curve)
-                curve *= self._weights
-            curvature = self._prepared.gram(curve)
-            del curve
-            rest = self._known - self._prepared.summed(chance) + curvature @ theta
-            del chance
-            spread = variance * curvature + np.diag(self._std**2 + 1e-9 * np.trace(curvature))
-            weighed = np.linalg.solve(spread, curvature)
-            precision, right = curvature.T @ weighed, weighed.T @ rest
-            for _ in range((12, 4)[turn] if turn < 2 else 0):
-                scales = self._again(precision, right, scales)
-            step = np.linalg.solve(precision + np.diag(_prior(scales, self._group)), right) - theta
-            moved = math.sqrt(float(np.mean(self._prepared.scores(step) ** 2)))
-            theta = theta + step * (1.0 if self._number else min(1.0, 1.0 / max(moved, 1e-9)))
-            if moved < 0.02:
-                break
-        return theta
-
-    def _again(self, precision: Floats, right: Floats, scales: Floats) -> Floats:
-        covariance = np.linalg.inv(precision + np.diag(_prior(scales, self._group)))
-        mean = covariance @ right
-        energy = np.bincount(self._group, (mean**2 + np.diag(covariance))[:-1])
-        pooled = 2 * energy.sum() / max(self._members.sum(), 1)
-        found: Floats = np.maximum((energy + pooled) / (self._members + 2), 1e-8)
-        return found
-
-
-class _ClassSolver:
-    """The same for classes: each class's curvature is its mean p·(1 − p) times one Gram matrix."""
-
-    def __init__(self, prepared: _Prepared, known: Floats, std: Floats) -> None:
-        self._prepared, self._known, self._std = prepared, known, std
-        self._group = _groups(prepared.features)
-        self._members = np.bincount(self._group)
+    def __init__(self, prepared: _Prepared, known: Floats, noise: Floats, number: bool) -> None:
+        self._prepared, self._known, self._noise, self._number = prepared, known, noise, number
+        features = prepared.features
+        widths = [f.vectors.shape[1] for f in features]
+        self._column = np.repeat(np.arange(len(features)), widths)
+        self._members = np.array(widths, dtype=np.float64)
+        self._size = np.concatenate([np.ones(0), *(f.size for f in features)])
+        self._several = len(known) > 1
+        self._gram = prepared.gram(prepared.weights)
 
     def solve(self, start: Floats) -> Floats:
-        """Classes x coefficients, the constant last."""
-        prepared, classes = self._prepared, len(start)
-        theta = np.zeros((classes, len(self._std)))
+        """The coefficients, the constant last."""
+        theta: Floats = np.zeros_like(self._known)
         theta[:, -1] = start
-        gram = prepared.gram(prepared.weights)
-        total = float(prepared.weights.sum())
-        scales = np.full(len(self._members), 1.0 / max(len(prepared.features), 1))
-        for turn in range(_CLASS_ROUNDS):
-            chances = softmax(np.stack([prepared.scores(each) for each in theta]), axis=0)
-            bends = (chances * (1 - chances)) @ prepared.weights / total
-            rest = self._known - np.stack([prepared.summed(chance) for chance in chances])
-            systems = [
-                self._system(max(float(bend), 1e-6) * gram, rest[k], theta[k])
-                for k, bend in enumerate(bends)
-            ]
-            for _ in range((12, 4)[turn] if turn < 2 else 0):
-                scales = self._again(systems, scales)
-            prior = np.diag(_prior(scales, self._group))
+        turns = _AGAIN if theta.shape[1] <= _TURNED else _AGAIN_WIDE
+        scales = np.full(len(self._members), 1.0 / max(len(self._members), 1))
+        power = _SMOOTHER[0]
+        rounds = _CLASS_ROUNDS if self._several else _ROUNDS
+        for turn in range(rounds):
+            systems = self._systems(theta)
+            if turn == 0:
+                tried = []
+                for each in _SMOOTHER:
+                    found = scales
+                    for _ in range(turns[0]):
+                        found = self._again(systems, found, each)
+                    tried.append((self._evidence(systems, found, each), each, found))
+                _, power, scales = max(tried, key=lambda one: one[0])
+            elif turn == 1:
+                for _ in range(turns[1]):
+                    scales = self._again(systems, scales, power)
+            prior = np.diag(self._prior(scales, power))
             step = np.stack([np.linalg.solve(p + prior, right) for p, right in systems]) - theta
-            moved = max(math.sqrt(float(np.mean(prepared.scores(each) ** 2))) for each in step)
-            # Classes pull at each other: half a step, and no longer than one.
-            theta = theta + step * min(_CLASS_STEP, 1.0 / max(moved, 1e-9))
+            if self._number:
+                return theta + step
+            moved = max(
+                math.sqrt(float(np.mean(self._prepared.scores(each) ** 2))) for each in step
+            )
+            # Classes pull at each other: part of a step, and none longer than one.
+            most = _CLASS_STEP if self._several else 1.0
+            theta = theta + step * min(most, 1.0 / max(moved, 1e-9))
             if moved < 0.02:
                 break
         return theta
 
-    def _system(self, curvature: Floats, rest: Floats, theta: Floats) -> tuple[Floats, Floats]:
-        spread = curvature + np.diag(self._std**2 + 1e-9 * np.trace(curvature))
-        weighed = np.linalg.solve(spread, curvature)
-        return curvature.T @ weighed, weighed.T @ (rest + curvature @ theta)
-
-    def _again(self, systems: Sequence[tuple[Floats, Floats]], scales: Floats) -> Floats:
-        energy = np.zeros(len(scales))
-        for precision, right in systems:
-            covariance = np.linalg.inv(precision + np.diag(_prior(scales, self._group)))
-            mean = covariance @ right
-            energy += np.bincount(self._group, (mean**2 + np.diag(covariance))[:-1])
-        energy /= len(systems)
-        pooled = 2 * energy.sum() / max(self._members.sum(), 1)
-        found: Floats = np.maximum((energy + pooled) / (self._members + 2), 1e-8)
+    def _systems(self, theta: Floats) -> list[tuple[Floats, Floats]]:
+        """Precision and right side for each row of coefficients, linear around `theta`."""
+        prepared, weights = self._prepared, self._prepared.weights
+        gram = self._gram
+        if self._several:
+            chances = softmax(np.stack([prepared.scores(each) for each in theta]), axis=0)
+            bends = (chances * (1 - chances)) @ weights / float(weights.sum())
+            rest = [k - prepared.summed(p) for k, p in zip(self._known, chances, strict=True)]
+            curvatures = [max(float(bend), 1e-6) * gram for bend in bends]
+        else:
+            chance = prepared.scores(theta[0])
+            if not self._number:
+                expit(chance, out=chance)
+                gram = prepared.gram(weights * np.maximum(chance * (1 - chance), 0.01))
+            rest, curvatures = [self._known[0] - prepared.summed(chance)], [gram]
+        # A standardised number has residuals of variance below one; classes at most their p(1−p).
+        variance = 0.8 if self._number else 1.0
+        found = []
+        for curvature, left, own in zip(curvatures, rest, theta, strict=True):
+            spread = variance * curvature + self._noise
+            spread[np.diag_indices_from(spread)] += 1e-9 * np.trace(curvature)
+            weighed = np.linalg.solve(spread, curvature)
+            found.append((curvature.T @ weighed, weighed.T @ (left + curvature @ own)))
         return found
 
+    def _prior(self, scales: Floats, power: float) -> Floats:
+        falls = np.maximum(self._size ** (2 * power), 1e-6)
+        return np.append(1 / (scales[self._column] * falls), 1e-4)
 
-def _prior(scales: Floats, group: NDArray[np.intp]) -> Floats:
-    return np.append(1 / scales[group], 1e-4)
+    def _again(
+        self, systems: Sequence[tuple[Floats, Floats]], scales: Floats, power: float
+    ) -> Floats:
+        """Prior scales once more: squares over how many of them the data determine."""
+        prior, columns = self._prior(scales, power), len(self._members)
+        squares, known = np.zeros(columns), np.zeros(columns)
+        for precision, right in systems:
+            covariance = np.linalg.inv(precision + np.diag(prior))
+            mean = covariance @ right
+            falls = 1 / (scales[self._column] * prior[:-1])
+            squares += np.bincount(self._column, mean[:-1] ** 2 / falls, minlength=columns)
+            told = 1 - np.diag(covariance)[:-1] * prior[:-1]
+            known += np.bincount(self._column, told, minlength=columns)
+        many = len(systems) * self._members
+        known = np.maximum(known, 1e-6 * many + 1e-12)
+        energy = self._members * np.minimum(squares / known, 4 * scales + 1e-9)
+        pooled = _POOLED * energy.sum() / max(self._members.sum(), 1)
+        pooled += _BY_TYPICAL * _TYPICAL / columns
+        found: Floats = (energy + pooled) / (self._members + _POOLED + _BY_TYPICAL)
+        return found
+
+    def _evidence(
+        self, systems: Sequence[tuple[Floats, Floats]], scales: Floats, power: float
+    ) -> float:
+        """How likely the sums are under the prior, but for a constant."""
+        prior, total = self._prior(scales, power), 0.0
+        for precision, right in systems:
+            both = precision + np.diag(prior)
+            total -= 0.5 * (float(np.linalg.slogdet(both)[1]) - float(np.log(prior).sum()))
+            total += 0.5 * float(right @ np.linalg.solve(both, right))
+        return total

@@ -24,7 +24,7 @@ NONE_CLEAR = (
 )
 SCORE_HEADINGS = ["Score", "Value", "Bar"]
 RELIABILITY_HEADINGS = ["Predicted", "Observed", "Bar"]
-_NAMES = {"log_loss": "log loss", "auc": "AUC", "rmse": "RMSE"}
+_NAMES = {"log_loss": "log loss", "auc": "AUC", "accuracy": "accuracy", "rmse": "RMSE"}
 
 
 class Score(NamedTuple):
