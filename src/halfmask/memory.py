@@ -9,6 +9,7 @@ from halfmask.table import Codes, Table
 
 # Measured, docs/scale.md. Methods with blocks hold them, and up to two copies at a time.
 _BY_ROW = 200
+_BY_CLASS = 50
 _BLOCKS = 3
 _BY_PRODUCT = 100
 
@@ -18,7 +19,8 @@ def needed(table: Table, method: str) -> int:
     if method == "mlp":
         return 0
     if method == "additive":
-        return _BY_ROW * table.n
+        classes = len(table.classes or ())
+        return (_BY_ROW + _BY_CLASS * (classes if classes > 2 else 0)) * table.n
     width = len(table.public_sources) + len(table.private_sources)
     blocks = _BLOCKS if isinstance(table.features, Codes) else _BLOCKS - 1
     products = _BY_PRODUCT * width**2 if method == "one-shot" else 0
@@ -50,7 +52,7 @@ def _instead(table: Table, method: str) -> str:
         return "It holds products of all pairs of features: use method 'gd', which holds none."
     if method != "additive" and table.features.coded:
         return (
-            "Use method 'additive' (for a number or two classes), which takes about "
+            "Use method 'additive', which takes about "
             f"{_size(needed(table, 'additive'))}, or declare fewer bins and categories."
         )
     return "Use a machine with more memory, or spread the rows: docs/many-machines.md."

@@ -52,19 +52,32 @@ def fit_without_privacy(
 ) -> Fit:
     """The model of one kind on these columns, tuned on the training rows."""
     if not columns:
-        constant = float(np.mean(target))
-        spread = _loss(target, np.full(len(target), constant), task)
-        return Fit(predicted=np.full(test.num_rows, constant), held_out=spread, setting="constant")
+        spread = _loss(target, constant(target, len(target), task), task)
+        same = constant(target, test.num_rows, task)
+        return Fit(predicted=same, held_out=spread, setting="constant")
     fit = _fit_binned if kind == "binned" else _fit_boosted
     return fit(columns, train, target, test, task)
 
 
-def _loss(target: np.ndarray, predicted: np.ndarray, task: Task) -> float:
-    from sklearn.metrics import log_loss
+def constant(target: np.ndarray, rows: int, task: Task) -> np.ndarray:
+    """The mean label for each of `rows` rows; of three classes and more, the share of each."""
+    if task == "regression" or target.max() < 2:
+        return np.full(rows, float(np.mean(target)))
+    return np.tile(np.bincount(target) / len(target), (rows, 1))
 
+
+def _loss(target: np.ndarray, predicted: np.ndarray, task: Task) -> float:
     if task == "regression":
         return float(np.mean((target - predicted) ** 2))
-    return float(log_loss(target, predicted, labels=[0, 1]))
+    return class_loss(target, predicted)
+
+
+def class_loss(target: np.ndarray, predicted: np.ndarray) -> float:
+    """Log loss of the second class's chances, or of those of three classes and more."""
+    from sklearn.metrics import log_loss
+
+    classes = 2 if predicted.ndim == 1 else predicted.shape[1]
+    return float(log_loss(target, predicted, labels=list(range(classes))))
 
 
 def _folds(rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -105,10 +118,13 @@ def _ridge(penalty: float, task: Task) -> Any:
 
 
 def _predicted(model: Any, rows: Any, task: Task) -> np.ndarray:
-    found: np.ndarray = (
-        model.predict(rows) if task == "regression" else model.predict_proba(rows)[:, 1]
-    )
-    return found
+    found: np.ndarray = model.predict(rows) if task == "regression" else model.predict_proba(rows)
+    return _chances(found)
+
+
+def _chances(found: np.ndarray) -> np.ndarray:
+    """Of two classes the second one's; numbers, and the chances of more classes, as they are."""
+    return found[:, 1] if found.ndim == 2 and found.shape[1] == 2 else found
 
 
 def _one_hot(column: Column, train: pa.Table, test: pa.Table) -> tuple[Any, Any]:
@@ -211,7 +227,7 @@ def _staged(model: Any, rows: np.ndarray, task: Task) -> Iterator[np.ndarray]:
         yield from model.staged_predict(rows)
     else:
         for probabilities in model.staged_predict_proba(rows):
-            yield probabilities[:, 1]
+            yield _chances(probabilities)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,8 @@ from halfmask.experiments.table_baselines import (
     Fit,
     Kind,
     Task,
+    class_loss,
+    constant,
     ebm_class,
     fit_ebm,
     fit_without_privacy,
@@ -43,6 +45,8 @@ from halfmask.frames import numbers, texts
 from halfmask.schema import Column, Label, Role, Schema, level_text, suggest
 
 TABLES = (*PEOPLE, "adult")
+# On request: several classes, several rows of a person.
+WIDER = ("diabetes-three", "visits-people", "occupation")
 ROLES = ("all", "half", "features", "label")
 EPSILONS = (0.1, 0.5, 1.0, 4.0)
 EBM_EPSILONS = (0.5, 1.0, 4.0)
@@ -65,12 +69,11 @@ class Rows:
         return self.schema.label.task
 
     def target(self, frame: pa.Table) -> np.ndarray:
-        """The label as 0 and 1, 1 for the second class, or as a number."""
+        """The label as 0, 1 and so on, in the order of the classes, or as a number."""
         label = self.schema.label
         if label.classes is None:
             return numbers(frame, label.name)
-        no, yes = (level_text(level) for level in label.classes)
-        codes = {no: 0, yes: 1}
+        codes = {level_text(level): place for place, level in enumerate(label.classes)}
         return np.array([codes[value] for value in texts(frame, label.name).to_pylist()])
 
     def with_roles(self, role: str) -> Schema:
@@ -83,26 +86,66 @@ class Rows:
                 column if column_role is None else replace(column, role=column_role)
                 for column in self.schema.columns
             ),
+            unit=self.schema.unit,
         )
 
 
 def load_rows(name: str, data: Path | None) -> Rows:
-    """One of `TABLES`."""
-    if name == "adult":
+    """One of `TABLES` or `WIDER`."""
+    if name in ("adult", "occupation"):
         train, test, schema = load_adult()
-        return Rows(name=name, train=train, test=test, schema=schema)
-    frame, schema = load_people(name, data)
+        rows = Rows(name=name, train=train, test=test, schema=schema)
+        return rows if name == "adult" else _occupation(rows)
+    frame, schema = load_people(name.partition("-")[0], data)
+    if name in WIDER:
+        return held_out(name, frame, schema, one_row=False)
     return held_out(name, frame, schema, against_rest="soon" if name == "diabetes" else None)
 
 
-def held_out(name: str, frame: pa.Table, schema: Schema, against_rest: str | None = None) -> Rows:
-    """The first row of each unit; every third of these is held out.
+def _occupation(rows: Rows) -> Rows:
+    """Adult's occupation (14 classes) from its other columns; the income becomes one of them."""
+    label = rows.schema.label
+    asked = next(column for column in rows.schema.columns if column.name == "occupation")
+    assert asked.categories is not None
+    known = [level_text(level) for level in asked.categories]
+    levels = tuple(level_text(level) for level in label.classes or ())
+    income = Column(label.name, "private", kind="category", categories=levels)
+    columns = [column for column in rows.schema.columns if column is not asked]
+
+    def with_one(frame: pa.Table) -> pa.Table:
+        found = np.isin(np.array(texts(frame, asked.name).to_pylist(), dtype=object), known)
+        return frame.filter(pa.array(found))
+
+    return Rows(
+        name="occupation",
+        train=with_one(rows.train),
+        test=with_one(rows.test),
+        schema=Schema(
+            label=Label(asked.name, "private", classes=asked.categories),
+            columns=(*columns, income),
+        ),
+    )
+
+
+def held_out(
+    name: str,
+    frame: pa.Table,
+    schema: Schema,
+    against_rest: str | None = None,
+    *,
+    one_row: bool = True,
+) -> Rows:
+    """Every third unit is held out; of each unit the first row is kept, or all of them.
 
     `against_rest` makes two classes of several: that one, and `rest`.
     """
+    order = np.arange(frame.num_rows)
     if schema.unit is not None:
         units = np.array(texts(frame, schema.unit.column).to_pylist(), dtype=object).astype(str)
-        frame = frame.take(np.sort(np.unique(units, return_index=True)[1]))
+        first, order = np.unique(units, return_index=True, return_inverse=True)[1:]
+        if one_row:
+            frame = frame.take(np.sort(first))
+            order = np.arange(frame.num_rows)
     label = schema.label
     if against_rest is not None:
         found = np.array(texts(frame, label.name).to_pylist(), dtype=object) == against_rest
@@ -110,12 +153,12 @@ def held_out(name: str, frame: pa.Table, schema: Schema, against_rest: str | Non
         two = pa.array(np.where(found, against_rest, "rest").tolist())
         frame = frame.set_column(place, label.name, two)
         label = Label(label.name, label.role, classes=("rest", against_rest), party=label.party)
-    apart = np.arange(frame.num_rows) % _HELD_OUT == _HELD_OUT - 1
+    apart = order % _HELD_OUT == _HELD_OUT - 1
     return Rows(
         name=name,
         train=frame.filter(pa.array(~apart)),
         test=frame.filter(pa.array(apart)),
-        schema=Schema(label=label, columns=schema.columns),
+        schema=Schema(label=label, columns=schema.columns, unit=None if one_row else schema.unit),
     )
 
 
@@ -132,7 +175,7 @@ def run(
     methods: Sequence[str] = METHODS,
 ) -> dict[str, Any]:
     """Every method on every table, role set and epsilon, and what must hold of the default."""
-    check_among("table", tables, TABLES)
+    check_among("table", tables, (*TABLES, *WIDER))
     check_among("role", roles, ROLES)
     if draws < 1:
         raise InputError(f"Expected at least one draw, got {draws}.")
@@ -235,7 +278,7 @@ def judge(
         "settings": settings,
         "left_out": left_out,
         "results": results,
-        "checks": checks(measured, counts),
+        "checks": checks(measured, counts, wider=WIDER),
         "figure": None if out is None else draw_figure(measured, out / "tables.png"),
     }
 
@@ -258,7 +301,7 @@ def _jobs(
     for place, rows in enumerate(loaded):
         for method in methods:
             ebm = method == "dp-ebm"
-            if ebm and rows.task != "classification":
+            if ebm and (rows.task != "classification" or len(rows.schema.label.classes or ()) > 2):
                 continue
             jobs += [
                 _Job(table=place, method=name, role=role, epsilon=epsilon, draw=draw)
@@ -328,10 +371,12 @@ def _private(job: _Job, rows: Rows, number: int) -> _Done:
         if job.method == "auto":
             raise
         return _Done(predicted=None, chosen=str(error))
-    predicted = model.predict(asked) if rows.task == "regression" else model.predict_proba(asked)
-    return _Done(
-        predicted=predicted if rows.task == "regression" else predicted[:, 1], chosen=model.method_
-    )
+    if rows.task == "regression":
+        return _Done(predicted=model.predict(asked), chosen=model.method_)
+    names = [level_text(level) for level in rows.schema.label.classes or ()]
+    found = [level_text(level) for level in model.classes_]
+    chances = model.predict_proba(asked)[:, [found.index(name) for name in names]]
+    return _Done(predicted=chances[:, 1] if len(names) == 2 else chances, chosen=model.method_)
 
 
 def fit_by_name(
@@ -402,10 +447,9 @@ def _without_noise(
         kind = min(kinds, key=lambda k: fits[k, public_only].held_out)
         return kind, fits[kind, public_only]
 
-    base = float(np.mean(rows.target(rows.train)))
     kind, best = better(False)
     named = {
-        "constant": np.full(rows.test.num_rows, base),
+        "constant": constant(rows.target(rows.train), rows.test.num_rows, rows.task),
         binned: fits["binned", False].predicted,
         "boosted": fits["boosted", False].predicted,
         "best": best.predicted,
@@ -431,7 +475,7 @@ def measure(
 ) -> dict[Cell, dict[str, list[float]]]:
     """All metrics of one table: the only place where labels of held-out rows are read."""
     target = rows.target(rows.test)
-    base = np.full(len(target), np.mean(rows.target(rows.train)))
+    base = constant(rows.target(rows.train), len(target), rows.task)
     scored = {
         cell: [scores(target, predicted, base, rows.task) for predicted in drawn]
         for cell, drawn in predictions.items()
@@ -451,10 +495,20 @@ def scores(
 ) -> dict[str, float]:
     """log_loss, auc, accuracy (classes) or rmse, r2 (numbers), explained and calibration_error.
 
-    `base` is the constant prediction: the mean of the training rows' label.
+    `base` is the constant prediction: the mean of the training rows' label. Of three classes and
+    more, the calibration error is the mean of theirs, and there is no AUC.
     """
-    from sklearn.metrics import log_loss, roc_auc_score
+    from sklearn.metrics import roc_auc_score
 
+    if predicted.ndim == 2:
+        loss, constant_loss = class_loss(target, predicted), class_loss(target, base)
+        each = [calibration_error(target == k, p) for k, p in enumerate(predicted.T)]
+        return {
+            "log_loss": loss,
+            "accuracy": float(np.mean(predicted.argmax(axis=1) == target)),
+            "explained": 1 - loss / constant_loss,
+            "calibration_error": float(np.mean(each)),
+        }
     calibration = calibration_error(target, predicted)
     if task == "regression":
         error = float(np.mean((target - predicted) ** 2))
@@ -465,12 +519,12 @@ def scores(
             "explained": explained,
             "calibration_error": calibration,
         }
-    loss, constant = (float(log_loss(target, p, labels=[0, 1])) for p in (predicted, base))
+    loss, constant_loss = class_loss(target, predicted), class_loss(target, base)
     return {
         "log_loss": loss,
         "auc": float(roc_auc_score(target, predicted)),
         "accuracy": float(np.mean((predicted > 0.5) == target)),
-        "explained": 1 - loss / constant,
+        "explained": 1 - loss / constant_loss,
         "calibration_error": calibration,
     }
 
@@ -535,7 +589,7 @@ def draw_figure(measured: Measured, path: Path) -> str | None:
                 epsilon,
                 kept,
                 marker="o",
-                color=f"C{TABLES.index(table) if table in TABLES else 0}",
+                color=f"C{[*TABLES, *WIDER, table].index(table)}",
                 linestyle="--" if dashed else "-",
                 label=f"{table}, DP-EBM" if dashed else table,
             )
