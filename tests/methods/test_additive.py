@@ -132,7 +132,9 @@ def test_mistakes_are_caught_by_a_replay(mutation: str, monkeypatch: pytest.Monk
         )
     else:
         monkeypatch.setattr(
-            additive.AdditiveRun, "_base_rate", lambda self: float(np.mean(self._target)) * 4 - 2
+            additive.AdditiveRun,
+            "_base_rate",
+            lambda self, window: float(np.mean(self._target)) * 4 - 2,
         )
     with pytest.raises((AssertionError, ReplayError)):
         _try_all_corners()

@@ -209,7 +209,9 @@ def test_a_replay_notices_a_private_column_among_the_public_ones(
 ) -> None:
     real = additive.AdditiveRun._free_model
     monkeypatch.setattr(
-        additive.AdditiveRun, "_free_model", lambda self, places, target: real(self, (*places, *self._private), target)
+        additive.AdditiveRun,
+        "_free_model",
+        lambda self, places, target: real(self, (*places, *self._private), target),
     )
     monkeypatch.setattr(
         additive.AdditiveFit,

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 STEPS = 40
-# Labels of a standardised number are clipped here in one release, residuals in a comparison.
-_LABEL = 1.2
+# Labels of a standardised number are cut here in the release of public sums, where noise is what
+# matters, and errors in the comparison, where bias is.
+_LABEL, _ERROR = 1.2, 1.5
 _FOLDS = 5
 # What the comparison's sums get: errors, errors by score, scores, their squares, four curvatures.
 _COMPARISON = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
@@ -98,7 +99,7 @@ class AdditivePlan:
         if base > 0.4:
             spread = 0.4 if number else 0.0
             return cls(base=1 - spread, spread=spread, steps=0)
-        comparison = min(max(45000 / strength, 0.03), 0.2)
+        comparison = min(max(45_000 / strength, 0.03), 0.2)
         spread = 0.05 if number and label_private else 0.0
         covered = 0.02
         rest = 1 - base - comparison - spread - covered
@@ -649,7 +650,7 @@ class AdditiveRun:
         # Short scores multiply errors, which makes noise small; long ones measure curvature.
         short = min(max(spread / unit, 0.1), 2.0)
         long = 3 * short
-        longest, most = (_LABEL, 1.0) if self._number else (0.5, 0.25)
+        longest, most = (_ERROR, 1.0) if self._number else (0.5, 0.25)
         sums = np.zeros(8)
         for start in range(0, len(extra), BLOCK):
             rows = slice(start, start + BLOCK)
@@ -702,8 +703,8 @@ class AdditiveRun:
         z, g = np.clip(extra / unit, -long, long), np.clip(extra / unit, -short, short)
         score, target = (offset + extra) / unit, self._target[rows]
         if self._number:
-            error = np.clip(target / unit - score, -_LABEL, _LABEL)
-            bend = (np.abs(error) < _LABEL).astype(np.float64)
+            error = np.clip(target / unit - score, -_ERROR, _ERROR)
+            bend = (np.abs(error) < _ERROR).astype(np.float64)
         else:
             chance = expit(score)
             weight = bounded_weight(chance, 0.5, 0.5)
