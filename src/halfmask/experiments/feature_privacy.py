@@ -241,13 +241,13 @@ def _climbs(
 def without_privacy(fit: Table, test: Table, seed: int) -> float:
     """The same network trained by Adam on the true rows: no guarantee at all."""
     from halfmask.neural.inputs import Inputs
-    from halfmask.neural.ordinary import ordinary_network, predicted
+    from halfmask.neural.network import without_privacy as trained
 
     inputs = Inputs.of(fit)
     assert fit.label is not None
     assert fit.classes is not None
-    network = ordinary_network(inputs.rows(fit), fit.label, len(fit.classes), seed=seed)
-    return float(np.mean(predicted(network, inputs.rows(test)) == test.label))
+    network = trained(inputs.rows(fit), fit.label, len(fit.classes), seed=seed)
+    return float(np.mean(network.predicted(inputs.rows(test)) == test.label))
 
 
 def public_columns(columns: int, public: int, seed: int) -> set[int]:

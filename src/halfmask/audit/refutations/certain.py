@@ -13,6 +13,7 @@ from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit.distinguish import Game
 from halfmask.audit.games import FitGame, ScoreGame
+from halfmask.errors import InputError
 from halfmask.mechanisms.noise import UnsafeSeededNoise, add_gaussian, noise_source
 from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.vertical.channel import Message
@@ -24,11 +25,26 @@ def _named(name: str, corrected: bool) -> str:
     return f"{'corrected' if corrected else 'refuted'}-{name}"
 
 
+def lemma_1(
+    *, columns: int, rho: float, strength: float, curvature: float, parties: int, norm_bound: float
+) -> float:
+    """A's claimed sensitivity 3/(d_m ρ)·[λc₁ + (1 + Mρ)b₁]. False: unit rows do not make DᵀD = d_m
+    I.
+    """
+    return 3 / (columns * rho) * (strength * curvature + (1 + parties * rho) * norm_bound)
+
+
+def theorem_1_noise(*, epsilon: float, delta: float, sensitivity: float) -> float:
+    """A's noise std for one round, √(2 ln(1.25/δ))·C/ε, for ε in (0, 1]."""
+    if not 0 < epsilon <= 1:
+        raise InputError(f"Theorem 1 holds for epsilon in (0, 1], got {epsilon}.")
+    return math.sqrt(2 * math.log(1.25 / delta)) * sensitivity / epsilon
+
+
 def column_space_noise(epsilon: float, delta: float, *, corrected: bool) -> Game:
     """One share of one party with one column; two rows, so that the column space is a line."""
     from halfmask.audit.mechanisms_vertical import one_share
     from halfmask.vertical.admm_party import AdmmParty, ShareNoise
-    from halfmask.vertical.bounds import lemma_1, theorem_1_noise
 
     blocks = np.array([[1.0], [1.0]]), np.array([[1.0], [-1.0]])
     target = np.array([1.0, 0.5])
