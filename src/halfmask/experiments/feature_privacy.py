@@ -87,7 +87,6 @@ class Figure:
     baselines: tuple[Baseline, ...] = (DP_SGD, ALGORITHM_1)
     epsilons: tuple[float, ...] = EPSILONS
     draws: int = 5
-    auto_options: dict[str, Any] = field(default_factory=dict)
 
 
 def accuracy(
@@ -201,7 +200,7 @@ def _one_draw(figure: Figure, number: int, tuned: dict[str, dict[str, Settings]]
     reached: dict[tuple[str, float | None], float] = {}
     reached["non-private", None] = without_privacy(fit, test, number)
     for epsilon in figure.epsilons:
-        options = {"public_seed": number, **figure.auto_options}
+        options: dict[str, Any] = {"public_seed": number}
         reached["auto", epsilon], chosen = accuracy(
             fit, test, epsilon=epsilon, seed=number, method="auto", options=options
         )
