@@ -5,10 +5,11 @@ import sys
 
 import numpy as np
 import pytest
+from scipy.stats import ks_2samp
 
 from halfmask.accounting.events import GaussianEvent
 from halfmask.audit.distinguish import distinguish
-from halfmask.audit.games import ScoreGame, StepGame
+from halfmask.audit.games import ScoreGame
 from halfmask.audit.mechanisms import MECHANISMS
 from halfmask.audit.transcript import log_likelihood_ratio, recorded, replayed
 from halfmask.errors import InputError
@@ -73,10 +74,11 @@ def test_the_error_is_split_over_looks_and_bounds():
     assert refuted <= 12
 
 
-def test_replay_gives_the_exact_likelihood_ratio():
+@pytest.mark.parametrize("together", [False, True])
+def test_replay_gives_the_exact_likelihood_ratio(together):
     game = MECHANISMS["full-batch"](4.0, DELTA, "replace")
-    assert isinstance(game, StepGame)
-    scores = np.array([game.play(bool(coin)) for coin in [True, False] * 1200])
+    coins = [True, False] * 1200
+    scores = game.plays(coins) if together else np.array([game.play(coin) for coin in coins])
     right, wrong = scores[::2], scores[1::2]
     # P(L > 0 | first) = E[e^-L; L > 0 | second] and P(L < 0 | second) = E[e^L; L < 0 | first] for a
     # true log-likelihood ratio: means of numbers within [0, 1], here to five standard errors.
@@ -84,6 +86,40 @@ def test_replay_gives_the_exact_likelihood_ratio():
     assert (wrong > 0).mean() == pytest.approx(expected, abs=0.08)
     expected = np.where(wrong < 0, np.exp(wrong), 0).mean()
     assert (right < 0).mean() == pytest.approx(expected, abs=0.08)
+
+
+SHARED = [
+    *("gd", "one-shot", "full-batch", "admm-row", "fdml", "expert-labels", "randomised-response"),
+    *("additive-base", "additive-worth", "mlp-correction"),
+]
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_runs_that_share_a_fit_score_as_runs_of_their_own(name):
+    if name.startswith("mlp"):
+        pytest.importorskip("torch")
+    game = MECHANISMS[name](4.0, DELTA, "replace")
+    assert game._fixed is not None
+    for coin in (False, True):
+        alone = np.array([game.play(coin) for _ in range(150)])
+        together = game.plays([coin] * 3000)
+        assert len(set(together)) == (2 if name == "randomised-response" else 3000)
+        # Five standard errors of a mean, and a distance that chance exceeds once in a million.
+        error = 5 * np.std(together) / np.sqrt(150)
+        assert np.mean(alone) == pytest.approx(np.mean(together), abs=error)
+        assert ks_2samp(alone, together).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("name", ["additive-descent", "sgd"])
+def test_runs_of_an_adaptive_or_a_sampled_fit_are_fits_of_their_own(name, monkeypatch):
+    game = MECHANISMS[name](4.0, DELTA, "replace")
+    fits = []
+    whole = type(game)._record
+    monkeypatch.setattr(
+        type(game), "_record", lambda self, coin: fits.append(coin) or whole(self, coin)
+    )
+    game.plays([True, False, True])
+    assert fits == [True, False, True]
 
 
 def test_replaying_hands_out_what_was_recorded():

@@ -139,7 +139,7 @@ def test_every_stage_of_the_additive_plan_has_a_game() -> None:
 LEAST = {"experts": 0.9, "additive": 0.9, "additive-comparison": 0.6, "additive-covered": 0.7}
 
 
-@pytest.mark.parametrize("name", [name for name in MECHANISMS if name != "full-batch"])
+@pytest.mark.parametrize("name", MECHANISMS)
 def test_the_inputs_of_a_game_are_as_far_apart_as_was_charged(name: str) -> None:
     """No further, and nearly so far: of a game that is neither, nothing could be learnt."""
     if name.startswith("mlp"):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.accounting.accountant import epsilon as account
-from halfmask.accounting.events import Contribution, Event, PoissonGaussianEvent
+from halfmask.accounting.events import Contribution, Event
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.accounting.relations import Relation
 from halfmask.audit.transcript import Recorder, Replayer, Transcript, log_likelihood_ratio
@@ -26,6 +26,9 @@ from halfmask.mechanisms.release import Releaser
 
 Floats = NDArray[np.float64]
 Fit = Callable[[Any, Releaser], Any]
+
+# Runs whose noise is drawn at a time.
+_TOGETHER = 1024
 
 
 def enough_runs(epsilon: float, *, least: int = 24_000, most: int = 160_000) -> int:
@@ -125,24 +128,30 @@ class FitGame:
         """Fit once, then ask which input explains the releases better."""
         told = self._record(second)
         exact = self._fixed or self._exact(told, second)
-        return log_likelihood_ratio(told.releases[self._begin :], *exact)
+        return float(log_likelihood_ratio(told.releases[self._begin :], *exact))
 
-    def plays(self, coins: Sequence[bool]) -> list[float]:
+    def plays(self, coins: Sequence[bool]) -> Floats:
         """Play once for each coin.
 
-        Where all but the last release are given, that one has the same exact value in every run:
-        it is computed once, and its noise is drawn for each.
+        Where the exact values are the same whatever was released before, both inputs are fitted
+        once: nothing but the noise differs between runs, and it is drawn for each.
         """
-        if self._begin == 0 or self._end > self._begin + 1:
-            return [self.play(bool(coin)) for coin in coins]
-        assert self._fixed is not None
-        recorders = self._recorder(), self._recorder()
-        for recorder, given in zip(recorders, (self.first, self.second), strict=True):
-            recorder.run(self.fit, given)
-        return [
-            log_likelihood_ratio([recorders[bool(coin)].last_again()], *self._fixed)
-            for coin in coins
-        ]
+        second = np.array(coins, dtype=bool)
+        if self._fixed is None or any(release.sampled for release in self._told.releases):
+            return np.array([self.play(bool(coin)) for coin in second])
+        scores = np.empty(len(second))
+        for side, given in enumerate((self.first, self.second)):
+            recorder = self._recorder()
+            releases = recorder.run(self.fit, given).releases[self._begin :]
+            values = [release.value for release in releases]
+            if not all(map(np.array_equal, values, self._fixed[side])):
+                return np.array([self.play(bool(coin)) for coin in second])
+            mine = np.flatnonzero(second == bool(side))
+            for start in range(0, len(mine), _TOGETHER):
+                some = mine[start : start + _TOGETHER]
+                seen = [recorder.again(release, len(some)) for release in releases]
+                scores[some] = log_likelihood_ratio(seen, *self._fixed)
+        return scores
 
     def reach(self) -> float:
         """How far apart the inputs are in units of noise, along one run on the first."""
@@ -204,97 +213,49 @@ class Canary(WeighedRows):
         return self.value * float(weights[rows == 0].sum())
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StepGame:
-    """`PrivateStep` with gradient canaries; the contributions are larger than the clip norm."""
+def step_game(
+    name: str,
+    claim: tuple[float, float, Relation],
+    *,
+    rate: float,
+    steps: int,
+    contribution: Contribution = "general",
+    runs: int,
+) -> FitGame:
+    """`PrivateStep` with gradient canaries, and the least noise that keeps within the claim.
 
-    mechanism: str
-    relation: Relation
-    delta: float
-    event: PoissonGaussianEvent
-    claimed: float
-    runs: int
-    clip_norm: float = 1.0
-    rows: int = 1
+    They are the most telling pair that the relation and the kind of contribution allow, twice as
+    long as the clip norm of 1.
+    """
+    from halfmask.accounting.calibrate import noise_multiplier
 
-    @classmethod
-    def calibrated(
-        cls,
-        mechanism: str,
-        *,
-        relation: Relation,
-        epsilon: float,
-        delta: float,
-        rate: float,
-        steps: int,
-        contribution: Contribution = "general",
-        runs: int,
-    ) -> StepGame:
-        """Steps with the least noise that keeps within (epsilon, delta)."""
-        from halfmask.accounting.calibrate import noise_multiplier
+    epsilon, delta, relation = claim
+    noise = noise_multiplier(
+        epsilon=epsilon,
+        delta=delta,
+        rate=rate,
+        steps=steps,
+        relation=relation,
+        contribution=contribution,
+    )
 
-        noise = noise_multiplier(
-            epsilon=epsilon,
-            delta=delta,
-            rate=rate,
-            steps=steps,
-            relation=relation,
-            contribution=contribution,
-        )
-        event = PoissonGaussianEvent(
-            noise_multiplier=noise, rate=rate, steps=steps, contribution=contribution
-        )
-        claimed = account([event], delta=delta, relation=relation)
-        return cls(
-            mechanism=mechanism,
-            relation=relation,
-            delta=delta,
-            event=event,
-            claimed=claimed,
-            runs=runs,
-        )
-
-    @property
-    def accounted(self) -> Relation:
-        """The claim is accounted as the inputs differ."""
-        return self.relation
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """The one event that is charged."""
-        return (self.event,)
-
-    def contributions(self) -> tuple[Floats, Floats]:
-        """The most telling pair that the relation and the kind of contribution allow."""
-        size = 2 * self.clip_norm
-        if self.relation == "withhold":
-            return np.zeros(2), np.array([size, 0.0])
-        if self.event.contribution == "label":
-            return np.array([size, 0.0]), np.array([0.0, size])
-        return np.array([-size, 0.0]), np.array([size, 0.0])
-
-    def play(self, second: bool) -> float:
-        """All steps once; the score is the log-likelihood ratio of the two mixtures."""
-        pair = self.contributions()
-        ledger = MemoryLedger(epsilon=self.claimed, delta=self.delta, relation=self.relation)
-        recorder = Recorder(ledger, noise_source())
-        self._steps(recorder, Canary(value=pair[second]))
-        means = [value * min(1.0, self.clip_norm / (np.linalg.norm(value) or 1)) for value in pair]
-        count = self.event.steps
-        return log_likelihood_ratio(recorder.releases, [means[0]] * count, [means[1]] * count)
-
-    def _steps(self, releaser: Releaser, canary: Canary) -> None:
+    def fit(value: Floats, releaser: Releaser) -> None:
         step = releaser.poisson_steps(
-            rows=self.rows,
-            rate=self.event.rate,
-            clip_norm=self.clip_norm,
-            noise_multiplier=self.event.noise_multiplier,
-            steps=self.event.steps,
-            contribution=self.event.contribution,
+            rows=1,
+            rate=rate,
+            clip_norm=1.0,
+            noise_multiplier=noise,
+            steps=steps,
+            contribution=contribution,
             what="gradient canaries",
         )
-        for _ in range(self.event.steps):
-            step.release(canary)
+        for _ in range(steps):
+            step.release(Canary(value=value))
+
+    one = np.array([2.0, 0.0])
+    other = -one if contribution == "general" else np.array([0.0, 2.0])
+    pair = (np.zeros(2), one) if relation == "withhold" else (other, one)
+    return fit_game(name, claim, pair, fit, runs=runs)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import FitGame, StepGame, enough_runs, fit_game, fit_of, furthest
+from halfmask.audit.games import FitGame, enough_runs, fit_game, fit_of, furthest, step_game
 from halfmask.audit.mechanisms_additive import ADDITIVE
 from halfmask.audit.mechanisms_neural import mlp, mlp_correction, mlp_means
 from halfmask.audit.mechanisms_vertical import (
@@ -60,14 +60,8 @@ def _neighbours(relation: Relation, *, rows: int, width: int) -> tuple[Table, Ta
 
 def full_batch(epsilon: float, delta: float, relation: Relation) -> Game:
     """Gradient canaries in steps that every row takes part in."""
-    return StepGame.calibrated(
-        "full-batch",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        rate=1.0,
-        steps=2,
-        runs=enough_runs(epsilon),
+    return step_game(
+        "full-batch", (epsilon, delta, relation), rate=1.0, steps=2, runs=enough_runs(epsilon)
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import StepGame, enough_runs, fit_game, fit_of
+from halfmask.audit.games import enough_runs, fit_game, fit_of, step_game
 from halfmask.table import Table
 
 RATE, STEPS = 0.25, 4
@@ -27,11 +27,9 @@ def one_row(*, classes: int) -> Table:
 
 def sampled_steps(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
     """Gradient canaries in sampled steps: a withheld contribution needs no method around it."""
-    return StepGame.calibrated(
+    return step_game(
         name,
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
+        (epsilon, delta, relation),
         rate=RATE,
         steps=STEPS,
         contribution="label" if name == "label" else "general",
