@@ -19,7 +19,7 @@ from halfmask.accounting.accountant import epsilon as account
 from halfmask.accounting.events import Contribution, Event
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.accounting.relations import Relation
-from halfmask.audit.transcript import Recorder, Replayer, Transcript, log_likelihood_ratio
+from halfmask.audit.transcript import Recorder, Release, Replayer, Transcript, log_likelihood_ratio
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.private_step import WeighedRows
 from halfmask.mechanisms.release import Releaser
@@ -127,8 +127,17 @@ class FitGame:
     def play(self, second: bool) -> float:
         """Fit once, then ask which input explains the releases better."""
         told = self._record(second)
-        exact = self._fixed or self._exact(told, second)
-        return float(log_likelihood_ratio(told.releases[self._begin :], *exact))
+        seen = told.releases[self._begin :]
+        exact = self._fixed if self._is_fixed(seen, second) else self._exact(told, second)
+        assert exact is not None
+        return float(log_likelihood_ratio(seen, *exact)[0])
+
+    def _is_fixed(self, seen: Sequence[Release], second: bool) -> bool:
+        """Whether the exact values of a run are those that do not depend on noise."""
+        if self._fixed is None:
+            return False
+        pairs = zip(seen, self._fixed[second], strict=True)
+        return all(each.sampled or np.array_equal(each.value, value) for each, value in pairs)
 
     def plays(self, coins: Sequence[bool]) -> Floats:
         """Play once for each coin.
@@ -143,8 +152,7 @@ class FitGame:
         for side, given in enumerate((self.first, self.second)):
             recorder = self._recorder()
             releases = recorder.run(self.fit, given).releases[self._begin :]
-            values = [release.value for release in releases]
-            if not all(map(np.array_equal, values, self._fixed[side])):
+            if not self._is_fixed(releases, bool(side)):
                 return np.array([self.play(bool(coin)) for coin in second])
             mine = np.flatnonzero(second == bool(side))
             for start in range(0, len(mine), _TOGETHER):

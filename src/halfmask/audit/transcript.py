@@ -360,9 +360,9 @@ def log_likelihood_ratio(
 ) -> Floats:
     """log P[seen | second] − log P[seen | first]; a Poisson batch is a mixture with its rate.
 
-    One number, or as many as there are noisy values below one another (see `Recorder.again`).
+    One number for each of the noisy values below one another (see `Recorder.again`).
     """
-    total = np.zeros(())
+    total = np.zeros(1)
     for release, one, other in zip(seen, first, second, strict=True):
         total = total + _log_density(release, other) - _log_density(release, one)
     return total
@@ -370,12 +370,11 @@ def log_likelihood_ratio(
 
 def _log_density(release: Release, mean: Floats) -> Floats:
     """Up to a constant: log of the density at what was released, relative to that of mean zero."""
-    event = release.event
+    event, flat = release.event, mean.reshape(-1)
+    noisy = release.noisy.reshape(-1, flat.size)
     if isinstance(event, RandomizedResponseEvent):
-        right = np.sum(release.noisy == mean, axis=tuple(range(-mean.ndim, 0)))
-        return np.asarray(event.epsilon * right)
-    product = np.tensordot(release.noisy, mean, axes=mean.ndim) - float(np.vdot(mean, mean)) / 2
-    tilt: Floats = product / release.noise_std**2
+        return np.asarray(event.epsilon * np.sum(noisy == flat, axis=1))
+    tilt: Floats = (noisy @ flat - float(flat @ flat) / 2) / release.noise_std**2
     if not (isinstance(event, PoissonGaussianEvent) and event.rate < 1):
         return tilt
     return np.logaddexp(math.log1p(-event.rate), math.log(event.rate) + tilt)
