@@ -31,8 +31,11 @@ Fit = Callable[[Any, Releaser], Any]
 _TOGETHER = 1024
 
 
-def enough_runs(epsilon: float, *, least: int = 24_000, most: int = 160_000) -> int:
-    """Runs after which the guesser's advantage, about epsilon/10, is known to a few per cent."""
+def enough_runs(epsilon: float, *, least: int = 96_000, most: int = 640_000) -> int:
+    """Runs after which the guesser's advantage, about epsilon/10, is known to a few per cent.
+
+    Without other numbers they are for games whose runs share their fits, and cost their noise.
+    """
     return int(min(max(most / epsilon**2, least), most))
 
 

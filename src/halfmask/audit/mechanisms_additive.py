@@ -51,7 +51,7 @@ STAGES: dict[str, _Kind] = {
     "worth": _Kind(),
     "descent": _Kind(),
     "comparison": _Kind(rare=True),
-    "covered": _Kind(number=False),
+    "covered": _Kind(number=False, rare=True),
 }
 
 
@@ -88,14 +88,17 @@ def _stage(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
     )
     whole = Budget(epsilon=epsilon, delta=delta).scaled(1 / math.sqrt(stage.share))
     first, second = _tables(kind, math.ceil(_STRENGTH / whole.mu), relation)
-    # Where all but one release are given, one run serves for many.
-    least, most = (6_000, 12_000) if name == "descent" else (96_000, 320_000)
+    runs = enough_runs(epsilon)
+    if name == "descent":
+        runs = enough_runs(epsilon, least=6_000, most=12_000)
+    elif name == "comparison":  # no two rows move all of its numbers
+        runs *= 3
     return fit_game(
         f"additive-{name}",
         (whole.epsilon, delta, relation),
         (first, second),
         fit_of(fit_additive, whole.epsilon, delta),
-        runs=enough_runs(epsilon, least=least, most=most),
+        runs=runs,
         stage=stage.what,
     )
 
@@ -116,8 +119,13 @@ def _tables(kind: _Kind, rows: int, relation: Relation) -> tuple[Table, Table]:
 
     def frame(level: str, end: Any) -> pa.Table:
         if kind.rare:
-            levels = ["b" if row % 32 == 0 else "a" for row in range(rows)]
-            labels = [ends[1] if row % 32 == 0 else 0.0 for row in range(rows)]
+            # So rare that its score lies beyond the ends at which scores are cut; of a number half
+            # is told, so that either end is far from its score.
+            every, told = (32, 64) if kind.number else (10, 10)
+            levels = ["b" if row % every == 0 else "a" for row in range(rows)]
+            common = [0.0] if kind.number else ends
+            labels = [common[row // 4 % len(common)] for row in range(rows)]
+            labels = [ends[1] if row % told == 0 else y for row, y in enumerate(labels)]
         else:
             levels = ["ab"[row % 2] for row in range(rows)]
             labels = [ends[row // 4 % 2] for row in range(rows)]

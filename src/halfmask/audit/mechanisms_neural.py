@@ -13,7 +13,7 @@ import numpy as np
 from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import enough_runs, fit_game, fit_of
+from halfmask.audit.games import fit_game, fit_of
 from halfmask.audit.sampled import RATE, STANDSTILL, STEPS, one_row, sampled_fit, sampled_steps
 from halfmask.mechanisms.release import Releaser
 from halfmask.table import Table
@@ -59,7 +59,6 @@ def mlp_means(epsilon: float, delta: float, relation: Relation) -> Game:
         (epsilon, delta, relation),
         (table, table.with_blocks(private=rows)),
         fit,
-        runs=enough_runs(epsilon, least=10_000, most=40_000),
     )
 
 
@@ -103,5 +102,4 @@ def mlp_correction(epsilon: float, delta: float, relation: Relation) -> Game:
         (epsilon, delta, relation),
         (first, second),
         fit,
-        runs=enough_runs(epsilon, least=6_000, most=20_000),
     )

@@ -31,7 +31,7 @@ def _shares(
     epsilon: float,
     delta: float,
     relation: Relation,
-    most: int = 48_000,
+    runs: int | None = None,
 ) -> FitGame:
     """All rounds of one party; every message asks for the same target."""
 
@@ -46,7 +46,7 @@ def _shares(
         (epsilon, delta, relation),
         (blocks[0], blocks[1]),
         fit,
-        runs=enough_runs(epsilon, least=min(most, 10_000), most=most),
+        runs=runs,
     )
 
 
@@ -75,7 +75,7 @@ def one_share(
         epsilon=epsilon,
         delta=delta,
         relation="replace",
-        most=4_000,
+        runs=4_000,
     )
 
 
@@ -155,7 +155,6 @@ def experts(epsilon: float, delta: float, relation: Relation) -> Game:
         (epsilon, delta, relation),
         (first, second),
         fit,
-        runs=enough_runs(epsilon, least=12_000, most=32_000),
     )
 
 
@@ -188,7 +187,6 @@ def fdml(epsilon: float, delta: float, relation: Relation) -> Game:
         (epsilon, delta, relation),
         (np.array([[1.0]]), np.array([[other]])),
         fit,
-        runs=enough_runs(epsilon, least=10_000, most=80_000),
     )
 
 
@@ -218,6 +216,7 @@ def counts(epsilon: float, delta: float, relation: Relation) -> Game:
         (whole.epsilon, delta, relation),
         (first, second),
         fit,
+        runs=enough_runs(epsilon),
         stage="counts of the scores of audited by class",
     )
 
@@ -265,7 +264,6 @@ def expert_labels(epsilon: float, delta: float, relation: Relation) -> Game:
         (epsilon, delta, relation),
         (np.array([0.0, 1.0]), np.array([1.0, 1.0])),
         fit,
-        runs=enough_runs(epsilon, least=10_000, most=48_000),
     )
 
 
@@ -281,5 +279,4 @@ def randomised_response(epsilon: float, delta: float, relation: Relation) -> Gam
         (epsilon, delta, relation),
         (np.array([0.0, 1.0]), np.array([1.0, 1.0])),
         fit,
-        runs=enough_runs(epsilon, least=24_000, most=48_000),
     )

@@ -75,7 +75,9 @@ def label_binary(epsilon: float, delta: float, *, corrected: bool) -> Game:
         contribution="general" if contribution == "general" else "label",
     )
     name = f"{'corrected' if corrected else 'refuted'}-label-binary"
-    return _opposite_steps(name, event, delta, "replace", enough_runs(epsilon, most=80_000))
+    return _opposite_steps(
+        name, event, delta, "replace", enough_runs(epsilon, least=24_000, most=80_000)
+    )
 
 
 def learnt_bounds(epsilon: float, delta: float, *, corrected: bool) -> Game:
