@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import GaussianEvent
 from halfmask.audit.distinguish import distinguish
 from halfmask.audit.games import ScoreGame
@@ -41,7 +42,7 @@ def coin_game(chance: float, mu: float = 1.0) -> ScoreGame:
 @pytest.mark.parametrize("relation", ["replace", "withhold"])
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_no_mechanism_of_the_package_is_refuted(name, relation):
-    game = MECHANISMS[name](4.0, DELTA, relation)
+    game = MECHANISMS[name](Budget(epsilon=4.0, delta=DELTA, relation=relation))
     assert game.relation == game.accounted == relation
     assert 3.9 < game.claimed <= 4.0 * (1 + 1e-6)
     runs = 100 if name in ("additive", "additive-descent") else 200
@@ -50,7 +51,7 @@ def test_no_mechanism_of_the_package_is_refuted(name, relation):
 
 @pytest.mark.parametrize("name", ["full-batch", "gd"])
 def test_the_bound_comes_close_to_the_claim(name):
-    game = MECHANISMS[name](4.0, DELTA, "replace")
+    game = MECHANISMS[name](Budget(epsilon=4.0, delta=DELTA))
     finding = distinguish(game, confidence=0.95, runs=3000, workers=1)
     assert 0.7 * game.claimed <= finding.lower_bound
 
@@ -76,7 +77,7 @@ def test_the_error_is_split_over_looks_and_bounds():
 
 @pytest.mark.parametrize("together", [False, True])
 def test_replay_gives_the_exact_likelihood_ratio(together):
-    game = MECHANISMS["full-batch"](4.0, DELTA, "replace")
+    game = MECHANISMS["full-batch"](Budget(epsilon=4.0, delta=DELTA))
     coins = [True, False] * 1200
     scores = game.plays(coins) if together else np.array([game.play(coin) for coin in coins])
     right, wrong = scores[::2], scores[1::2]
@@ -98,7 +99,7 @@ SHARED = [
 def test_runs_that_share_a_fit_score_as_runs_of_their_own(name):
     if name.startswith("mlp"):
         pytest.importorskip("torch")
-    game = MECHANISMS[name](4.0, DELTA, "replace")
+    game = MECHANISMS[name](Budget(epsilon=4.0, delta=DELTA))
     assert game._fixed is not None
     for coin in (False, True):
         alone = np.array([game.play(coin) for _ in range(150)])
@@ -112,7 +113,7 @@ def test_runs_that_share_a_fit_score_as_runs_of_their_own(name):
 
 @pytest.mark.parametrize("name", ["additive-descent", "sgd"])
 def test_runs_of_an_adaptive_or_a_sampled_fit_are_fits_of_their_own(name, monkeypatch):
-    game = MECHANISMS[name](4.0, DELTA, "replace")
+    game = MECHANISMS[name](Budget(epsilon=4.0, delta=DELTA))
     fits = []
     whole = type(game)._record
     monkeypatch.setattr(
@@ -123,7 +124,7 @@ def test_runs_of_an_adaptive_or_a_sampled_fit_are_fits_of_their_own(name, monkey
 
 
 def test_replaying_hands_out_what_was_recorded():
-    game = MECHANISMS["gd"](4.0, DELTA, "replace")
+    game = MECHANISMS["gd"](Budget(epsilon=4.0, delta=DELTA))
     # A wide ball, and nothing to clip: gradients follow the noise.
     config = GdConfig(clip=5.0, spread=1e6, steps=4)
 
@@ -153,9 +154,10 @@ def test_workers_do_not_wait_for_threads_that_a_fork_left_behind() -> None:
 import torch
 torch.set_num_threads(2)
 torch.randn(400, 400) @ torch.randn(400, 400)
+from halfmask.accounting.budget import Budget
 from halfmask.audit.distinguish import distinguish
 from halfmask.audit.mechanisms import MECHANISMS
-game = MECHANISMS["mlp-correction"](4.0, 1e-5, "replace")
+game = MECHANISMS["mlp-correction"](Budget(epsilon=4.0, delta=1e-5))
 game.play(True)
 print(distinguish(game, runs=100, workers=2).runs)
 """

@@ -15,6 +15,7 @@ from replays import corner_pairs
 from test_replay_vertical import corner, run_of
 
 import halfmask
+from halfmask.accounting.budget import Budget
 from halfmask.audit.mechanisms import MECHANISMS
 from halfmask.audit.mechanisms_additive import STAGES
 from halfmask.mechanisms.release import Releaser
@@ -105,7 +106,7 @@ def test_every_mechanism_that_charges_has_a_game(monkeypatch: pytest.MonkeyPatch
 
     def run() -> None:
         for make in MECHANISMS.values():
-            make(4.0, 1e-5, "replace")
+            make(Budget(epsilon=4.0, delta=1e-5))
 
     assert sites_in_the_code() <= reached(monkeypatch, run)
 
@@ -144,7 +145,7 @@ def test_the_inputs_of_a_game_are_as_far_apart_as_was_charged(name: str) -> None
     """No further, and nearly so far: of a game that is neither, nothing could be learnt."""
     if name.startswith("mlp"):
         pytest.importorskip("torch")
-    game: Any = MECHANISMS[name](4.0, 1e-5, "replace")
+    game: Any = MECHANISMS[name](Budget(epsilon=4.0, delta=1e-5))
     told = game._record(False)
     first, second = game._exact(told, False)
     releases = told.releases[game._begin :]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from halfmask.accounting.budget import Budget
 from halfmask.audit.distinguish import distinguish
 from halfmask.audit.mechanisms import MECHANISMS
 
@@ -31,7 +32,7 @@ def repeated():
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "epsilon", "runs"), list(repeated()))
 def test_never_above_the_claim_over_twenty_repetitions(name, epsilon, runs):
-    game = MECHANISMS[name](epsilon, DELTA, "replace")
+    game = MECHANISMS[name](Budget(epsilon=epsilon, delta=DELTA))
     found = [distinguish(game, confidence=CONFIDENCE, runs=runs) for _ in range(20)]
     assert max(finding.lower_bound for finding in found) <= game.claimed
     # Guesses are better than chance, so that bounds above the claim would be seen.
@@ -50,7 +51,7 @@ def test_never_above_the_claim_over_twenty_repetitions(name, epsilon, runs):
     ],
 )
 def test_close_to_the_claim_and_not_above_it(name, epsilon):
-    game = MECHANISMS[name](epsilon, DELTA, "replace")
+    game = MECHANISMS[name](Budget(epsilon=epsilon, delta=DELTA))
     finding = distinguish(game, confidence=CONFIDENCE)
     least = 0.6 if name in SAMPLED else 0.8
     assert least * game.claimed <= finding.lower_bound <= game.claimed

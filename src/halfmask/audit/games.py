@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.accounting.accountant import epsilon as account
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import Contribution, Event
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.accounting.relations import Relation
@@ -51,9 +52,7 @@ class FitGame:
     """
 
     mechanism: str
-    relation: Relation
-    epsilon: float
-    delta: float
+    budget: Budget
     first: Any
     second: Any
     fit: Fit
@@ -86,9 +85,19 @@ class FitGame:
         object.__setattr__(self, "_fixed", self._independent_of_noise())
 
     @property
+    def relation(self) -> Relation:
+        """How the two inputs differ."""
+        return self.budget.relation
+
+    @property
     def accounted(self) -> Relation:
         """The claim is accounted as the inputs differ."""
-        return self.relation
+        return self.budget.relation
+
+    @property
+    def delta(self) -> float:
+        """The delta of the claim."""
+        return self.budget.delta
 
     def _independent_of_noise(self) -> tuple[list[Floats], list[Floats]] | None:
         """The exact values of both inputs, where they are the same whatever was released before."""
@@ -101,7 +110,8 @@ class FitGame:
         return once if same else None
 
     def _ledger(self) -> MemoryLedger:
-        return MemoryLedger(epsilon=self.epsilon, delta=self.delta, relation=self.relation)
+        budget = self.budget
+        return MemoryLedger(epsilon=budget.epsilon, delta=budget.delta, relation=budget.relation)
 
     def _recorder(self) -> Recorder:
         given: dict[str, Any] = {"whole_plan": True, "last": self._end}
@@ -176,31 +186,29 @@ class FitGame:
 
 def fit_game(
     name: str,
-    claim: tuple[float, float, Relation],
+    claim: Budget,
     inputs: tuple[Any, Any],
     fit: Fit,
     *,
     runs: int | None = None,
     stage: str | None = None,
 ) -> FitGame:
-    """The game of `fit` on two inputs under (epsilon, delta, relation)."""
-    epsilon, delta, relation = claim
+    """The game of `fit` on two inputs within `claim`."""
     return FitGame(
         mechanism=name,
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
+        budget=claim,
         first=inputs[0],
         second=inputs[1],
         fit=fit,
-        runs=enough_runs(epsilon) if runs is None else runs,
+        runs=enough_runs(claim.epsilon) if runs is None else runs,
         stage=stage,
     )
 
 
-def fit_of(method: Callable[..., Any], epsilon: float, delta: float, **options: Any) -> Fit:
+def fit_of(method: Callable[..., Any], claim: Budget, **options: Any) -> Fit:
     """A method of tables as a game runs it."""
-    return lambda table, releaser: method(table, releaser, epsilon=epsilon, delta=delta, **options)
+    options = {"epsilon": claim.epsilon, "delta": claim.delta, **options}
+    return lambda table, releaser: method(table, releaser, **options)
 
 
 def furthest(games: Sequence[FitGame]) -> FitGame:
@@ -226,7 +234,7 @@ class Canary(WeighedRows):
 
 def step_game(
     name: str,
-    claim: tuple[float, float, Relation],
+    claim: Budget,
     *,
     rate: float,
     steps: int,
@@ -240,13 +248,12 @@ def step_game(
     """
     from halfmask.accounting.calibrate import noise_multiplier
 
-    epsilon, delta, relation = claim
     noise = noise_multiplier(
-        epsilon=epsilon,
-        delta=delta,
+        epsilon=claim.epsilon,
+        delta=claim.delta,
         rate=rate,
         steps=steps,
-        relation=relation,
+        relation=claim.relation,
         contribution=contribution,
     )
 
@@ -265,7 +272,7 @@ def step_game(
 
     one = np.array([2.0, 0.0])
     other = -one if contribution == "general" else np.array([0.0, 2.0])
-    pair = (np.zeros(2), one) if relation == "withhold" else (other, one)
+    pair = (np.zeros(2), one) if claim.relation == "withhold" else (other, one)
     return fit_game(name, claim, pair, fit, runs=runs)
 
 

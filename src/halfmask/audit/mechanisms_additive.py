@@ -21,7 +21,7 @@ from halfmask.audit.games import enough_runs, fit_game, fit_of
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder, Table
 
-Make = Callable[[float, float, Relation], Game]
+Make = Callable[[Budget], Game]
 
 # Rows times mu: so many that each stage has its smallest share, which is a constant then.
 _STRENGTH = 1300.0
@@ -55,22 +55,22 @@ STAGES: dict[str, _Kind] = {
 }
 
 
-def additive(epsilon: float, delta: float, relation: Relation) -> Game:
+def additive(claim: Budget) -> Game:
     """The whole fit: the label of a row turns round. No row moves all stages by their bounds."""
     from halfmask.methods.additive import fit_additive
 
-    rows = math.ceil(_STRENGTH / Budget(epsilon=epsilon, delta=delta).mu)
-    first, second = _tables(_Kind(), rows, relation)
+    rows = math.ceil(_STRENGTH / claim.mu)
+    first, second = _tables(_Kind(), rows, claim.relation)
     return fit_game(
         "additive",
-        (epsilon, delta, relation),
+        claim,
         (first, second),
-        fit_of(fit_additive, epsilon, delta),
-        runs=enough_runs(epsilon, least=6_000, most=12_000),
+        fit_of(fit_additive, claim),
+        runs=enough_runs(claim.epsilon, least=6_000, most=12_000),
     )
 
 
-def _stage(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
+def _stage(name: str, claim: Budget) -> Game:
     """One stage of the fit, `name` being a field of the plan."""
     from halfmask.methods.additive import AdditivePlan, fit_additive
 
@@ -86,18 +86,18 @@ def _stage(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
     (stage,) = (
         each for each in plan.stages(private_columns=1, number=kind.number) if each.name == name
     )
-    whole = Budget(epsilon=epsilon, delta=delta).scaled(1 / math.sqrt(stage.share))
-    first, second = _tables(kind, math.ceil(_STRENGTH / whole.mu), relation)
-    runs = enough_runs(epsilon)
+    whole = claim.scaled(1 / math.sqrt(stage.share))
+    first, second = _tables(kind, math.ceil(_STRENGTH / whole.mu), claim.relation)
+    runs = enough_runs(claim.epsilon)
     if name == "descent":
-        runs = enough_runs(epsilon, least=6_000, most=12_000)
+        runs = enough_runs(claim.epsilon, least=6_000, most=12_000)
     elif name == "comparison":  # no two rows move all of its numbers
         runs *= 3
     return fit_game(
         f"additive-{name}",
-        (whole.epsilon, delta, relation),
+        whole,
         (first, second),
-        fit_of(fit_additive, whole.epsilon, delta),
+        fit_of(fit_additive, whole),
         runs=runs,
         stage=stage.what,
     )

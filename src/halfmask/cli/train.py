@@ -60,7 +60,7 @@ def train(
     check_delta(delta)
     _check_folder(out, resume)
     schema = Schema.from_toml(schema_file)
-    noise_source(unsafe_seed)  # refuses a wrong seed before a row is read
+    noise = noise_source(unsafe_seed)
     with (
         machines() as ranks,
         training_rows(data, schema, ranks, method=method, epsilon=epsilon, delta=delta) as (
@@ -84,7 +84,7 @@ def train(
                 delta=delta,
                 relation=relation,
                 method=method,
-                noise=noise_source(unsafe_seed, machine=0 if ranks is None else ranks.rank),
+                noise=noise if ranks is None else noise_source(unsafe_seed, machine=ranks.rank),
                 encoder=encoder,
                 ledger=ledger,
                 ranks=ranks,

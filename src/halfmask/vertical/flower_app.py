@@ -8,13 +8,11 @@ own files is told in the party's own log only.
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +22,9 @@ from flwr.app import Message as Envelope
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from halfmask.errors import BudgetExceededError, DataError, HalfmaskError
+from halfmask.errors import BudgetExceededError, HalfmaskError
 from halfmask.mechanisms.release import Door, system_door
-from halfmask.vertical.admm import AdmmConfig, AdmmState, Round, run_admm, start_state
+from halfmask.vertical.admm import AdmmConfig, load_state, run_admm, save_state, start_state
 from halfmask.vertical.channel import Channel, Message, PartyError
 from halfmask.vertical.coordinator import Coordinator
 from halfmask.vertical.experts import train_experts
@@ -244,47 +242,6 @@ def run_method(channel: Channel, settings: RunFile, door: Door = system_door) ->
         "rounds": len(state.history),
         "primal_residual": state.history[-1].primal_residual,
     }
-
-
-def save_state(path: Path, state: AdmmState) -> None:
-    """Store z, dual, shares and history."""
-    head = {
-        "rho": state.rho,
-        "run": state.run,
-        "history": [{**asdict(r), "watched": dict(r.watched)} for r in state.history],
-    }
-    shares = {f"share/{name}": share for name, share in state.shares.items()}
-    buffer = io.BytesIO()
-    np.savez(
-        buffer,
-        head=np.array(json.dumps(head)),
-        z=state.z,
-        dual=state.dual,
-        **shares,  # type: ignore[arg-type]
-    )
-    write_durably(path, buffer.getvalue())
-
-
-def load_state(path: Path, parties: tuple[str, ...]) -> AdmmState | None:
-    """The stored state, or nothing if there is none; other parties than these are an error."""
-    if not path.exists():
-        return None
-    with np.load(path, allow_pickle=False) as held:
-        head = json.loads(str(held["head"]))
-        shares = {k.removeprefix("share/"): held[k] for k in held.files if k.startswith("share/")}
-        z, dual = held["z"], held["dual"]
-    if set(shares) != set(parties):
-        raise DataError(
-            f"The stored run in {path.parent} has other parties: choose another folder."
-        )
-    return AdmmState(
-        z=z,
-        dual=dual,
-        shares={name: shares[name] for name in parties},
-        rho=float(head["rho"]),
-        run=str(head["run"]),
-        history=[Round(**record) for record in head["history"]],
-    )
 
 
 def _finish(settings: RunFile, name: str, result: Mapping[str, Any]) -> None:
