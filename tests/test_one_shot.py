@@ -18,7 +18,6 @@ from halfmask.errors import BudgetExceededError, InputError
 from halfmask.features import PublicPCA
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
-from halfmask.methods.discriminant import discriminant
 from halfmask.methods.evidence import evidence_ridge
 from halfmask.methods.moment_logistic import logistic_from_sums
 from halfmask.methods.moment_sensitivity import (
@@ -26,7 +25,7 @@ from halfmask.methods.moment_sensitivity import (
     choose_weights,
 )
 from halfmask.methods.moment_solve import known_zeros
-from halfmask.methods.one_shot import fit_one_shot
+from halfmask.methods.one_shot import discriminant, fit_one_shot
 from halfmask.methods.released_moments import (
     plan_moments,
 )

@@ -7,6 +7,7 @@
     ├── LedgerError (ValueError)           a truncated or edited ledger; exit 2
     ├── AccountingError (ArithmeticError)  no trustworthy number; exit 2
     ├── BudgetExceededError                the ledger refuses a charge; exit 3
+    ├── MachineLostError                   another machine of a run has ended; exit 2
     ├── ReplayError                        a replay does not follow the recorded training; exit 2
     └── ClaimRefutedError                  an audit found more leakage than was claimed; exit 4
 
@@ -45,6 +46,10 @@ class BudgetExceededError(HalfmaskError):
     """A charge would spend more than the ledger allows; nothing was released."""
 
     exit_code = 3
+
+
+class MachineLostError(HalfmaskError):
+    """Another machine of the run has ended or cannot be reached."""
 
 
 class ReplayError(HalfmaskError):

@@ -21,7 +21,7 @@ from halfmask.accounting.relations import Relation, check_relation
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
 from halfmask.mechanisms.release import Door as Door
-from halfmask.mechanisms.release import Interrupted, Releaser
+from halfmask.mechanisms.release import Interrupted, Releaser, SharedReleaser
 from halfmask.memory import check_memory
 from halfmask.methods.auto import Choice, Problem, choose
 from halfmask.methods.fitted import LINEAR_METHODS, LinearMethod, linear_method
@@ -94,7 +94,7 @@ def train(
     options: Mapping[str, Any] | None = None,
     ranks: Ranks | None = None,
     checkpoint: str | Path | None = None,
-    door: Door = Releaser,
+    door: Door | None = None,
     public_model: Any = None,
     sample_weight: Any = None,
 ) -> Model:
@@ -105,7 +105,7 @@ def train(
     With `checkpoint` a training of mlp that was interrupted goes on there, within what it has
     charged; the file beside it that ends in .run holds its name in the ledger. With `ranks`
     every machine makes this call on its own rows; only the first one's ledger is charged.
-    `door` makes the releaser of one machine: an audit has its own.
+    `door` makes the releaser: an audit has its own.
     With a public label `public_model` is an unfitted scikit-learn estimator that takes the place
     of additive's free model of the public columns. `sample_weight` are public weights, one for
     each row of the frame that `table` came from.
@@ -137,9 +137,10 @@ def train(
         stored = choice.method == "mlp" and checkpoint is not None
         run = run_name(Path(checkpoint)) if stored and checkpoint is not None else ""
         before = interrupted(budget, run) if stored else None
-        releaser = door(budget, noise, whole_plan=True, run=run, interrupted=before)
+        how: dict[str, Any] = {"run": run, "interrupted": before}
+        releaser = (door or Releaser)(budget, noise, whole_plan=True, **how)
     else:
-        releaser = ranks.releaser(budget, noise, whole_plan=True)
+        releaser = (door or SharedReleaser)(budget, noise, ranks, whole_plan=True)
     common: dict[str, Any] = {
         "encoder": encoder,
         "task": table.task,

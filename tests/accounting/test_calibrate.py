@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from halfmask.accounting.accountant import epsilon
@@ -165,17 +166,39 @@ def test_more_steps_than_the_limit_are_an_error() -> None:
         )
 
 
-@given(parts=st.lists(events, min_size=2, max_size=3), relation=relations, data=st.data())
+# Answers whose loss never exceeds epsilon, and steps that hardly cost anything: on a grid that is
+# wide enough for the first, the second seem to cost three times what they do.
+@example(
+    parts=[
+        RandomizedResponseEvent(epsilon=1.5, categories=3),
+        PoissonGaussianEvent(noise_multiplier=8.0, rate=0.001, steps=39),
+    ],
+    relation="replace",
+    order=random.Random(0),
+)
+@example(
+    parts=[
+        RandomizedResponseEvent(epsilon=2.9, categories=4, count=3),
+        RandomizedResponseEvent(epsilon=0.01, categories=6, count=4),
+    ],
+    relation="withhold",
+    order=random.Random(0),
+)
+@given(
+    parts=st.lists(events, min_size=2, max_size=3),
+    relation=relations,
+    order=st.randoms(use_true_random=False),
+)
 @few
 def test_a_composition_costs_more_than_each_part_and_less_than_their_sum(
-    parts: list[Event], relation: Relation, data: st.DataObject
+    parts: list[Event], relation: Relation, order: random.Random
 ) -> None:
     total = epsilon(parts, delta=1e-5, relation=relation)
     alone = [epsilon([part], delta=1e-5, relation=relation) for part in parts]
     share = [epsilon([part], delta=1e-5 / len(parts), relation=relation) for part in parts]
     assert total * GRID + 1e-9 >= max(alone)
     assert total <= sum(share) * GRID + 1e-9
-    shuffled = data.draw(st.permutations(parts))
+    shuffled = order.sample(parts, len(parts))
     assert epsilon(shuffled, delta=1e-5, relation=relation) == total
 
 

@@ -5,10 +5,12 @@ import sys
 
 import numpy as np
 import pytest
+from scipy.stats import ks_2samp
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import GaussianEvent
 from halfmask.audit.distinguish import distinguish
-from halfmask.audit.games import ScoreGame, StepGame
+from halfmask.audit.games import ScoreGame
 from halfmask.audit.mechanisms import MECHANISMS
 from halfmask.audit.transcript import log_likelihood_ratio, recorded, replayed
 from halfmask.errors import InputError
@@ -40,7 +42,7 @@ def coin_game(chance: float, mu: float = 1.0) -> ScoreGame:
 @pytest.mark.parametrize("relation", ["replace", "withhold"])
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_no_mechanism_of_the_package_is_refuted(name, relation):
-    game = MECHANISMS[name](4.0, DELTA, relation)
+    game = MECHANISMS[name](Budget(epsilon=4.0, delta=DELTA, relation=relation))
     assert game.relation == game.accounted == relation
     assert 3.9 < game.claimed <= 4.0 * (1 + 1e-6)
     runs = 100 if name in ("additive", "additive-descent") else 200
@@ -49,7 +51,7 @@ def test_no_mechanism_of_the_package_is_refuted(name, relation):
 
 @pytest.mark.parametrize("name", ["full-batch", "gd"])
 def test_the_bound_comes_close_to_the_claim(name):
-    game = MECHANISMS[name](4.0, DELTA, "replace")
+    game = MECHANISMS[name](Budget(epsilon=4.0, delta=DELTA))
     finding = distinguish(game, confidence=0.95, runs=3000, workers=1)
     assert 0.7 * game.claimed <= finding.lower_bound
 
@@ -73,10 +75,11 @@ def test_the_error_is_split_over_looks_and_bounds():
     assert refuted <= 12
 
 
-def test_replay_gives_the_exact_likelihood_ratio():
-    game = MECHANISMS["full-batch"](4.0, DELTA, "replace")
-    assert isinstance(game, StepGame)
-    scores = np.array([game.play(bool(coin)) for coin in [True, False] * 1200])
+@pytest.mark.parametrize("together", [False, True])
+def test_replay_gives_the_exact_likelihood_ratio(together):
+    game = MECHANISMS["full-batch"](Budget(epsilon=4.0, delta=DELTA))
+    coins = [True, False] * 1200
+    scores = game.plays(coins) if together else np.array([game.play(coin) for coin in coins])
     right, wrong = scores[::2], scores[1::2]
     # P(L > 0 | first) = E[e^-L; L > 0 | second] and P(L < 0 | second) = E[e^L; L < 0 | first] for a
     # true log-likelihood ratio: means of numbers within [0, 1], here to five standard errors.
@@ -86,8 +89,42 @@ def test_replay_gives_the_exact_likelihood_ratio():
     assert (right < 0).mean() == pytest.approx(expected, abs=0.08)
 
 
+SHARED = [
+    *("gd", "one-shot", "full-batch", "admm-row", "fdml", "expert-labels", "randomised-response"),
+    *("additive-base", "additive-worth", "mlp-correction"),
+]
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_runs_that_share_a_fit_score_as_runs_of_their_own(name):
+    if name.startswith("mlp"):
+        pytest.importorskip("torch")
+    game = MECHANISMS[name](Budget(epsilon=4.0, delta=DELTA))
+    assert game._fixed is not None
+    for coin in (False, True):
+        alone = np.array([game.play(coin) for _ in range(150)])
+        together = game.plays([coin] * 3000)
+        assert len(set(together)) == (2 if name == "randomised-response" else 3000)
+        # Five standard errors of a mean, and a distance that chance exceeds once in a million.
+        error = 5 * np.std(together) / np.sqrt(150)
+        assert np.mean(alone) == pytest.approx(np.mean(together), abs=error)
+        assert ks_2samp(alone, together).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("name", ["additive-descent", "sgd"])
+def test_runs_of_an_adaptive_or_a_sampled_fit_are_fits_of_their_own(name, monkeypatch):
+    game = MECHANISMS[name](Budget(epsilon=4.0, delta=DELTA))
+    fits = []
+    whole = type(game)._record
+    monkeypatch.setattr(
+        type(game), "_record", lambda self, coin: fits.append(coin) or whole(self, coin)
+    )
+    game.plays([True, False, True])
+    assert fits == [True, False, True]
+
+
 def test_replaying_hands_out_what_was_recorded():
-    game = MECHANISMS["gd"](4.0, DELTA, "replace")
+    game = MECHANISMS["gd"](Budget(epsilon=4.0, delta=DELTA))
     # A wide ball, and nothing to clip: gradients follow the noise.
     config = GdConfig(clip=5.0, spread=1e6, steps=4)
 
@@ -102,7 +139,7 @@ def test_replaying_hands_out_what_was_recorded():
     assert len({value.tobytes() for value in exact}) > 1
     for release, value in zip(seen, exact, strict=True):
         assert np.linalg.norm(release.noisy - value) < 8 * release.noise_std * np.sqrt(value.size)
-    assert log_likelihood_ratio(seen, exact, exact) == 0
+    assert log_likelihood_ratio(seen, exact, exact).tolist() == [0.0]
 
 
 @pytest.mark.parametrize(("confidence", "runs"), [(1.0, 1000), (0.0, 1000), (0.9, 50)])
@@ -117,9 +154,10 @@ def test_workers_do_not_wait_for_threads_that_a_fork_left_behind() -> None:
 import torch
 torch.set_num_threads(2)
 torch.randn(400, 400) @ torch.randn(400, 400)
+from halfmask.accounting.budget import Budget
 from halfmask.audit.distinguish import distinguish
 from halfmask.audit.mechanisms import MECHANISMS
-game = MECHANISMS["mlp-correction"](4.0, 1e-5, "replace")
+game = MECHANISMS["mlp-correction"](Budget(epsilon=4.0, delta=1e-5))
 game.play(True)
 print(distinguish(game, runs=100, workers=2).runs)
 """

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from halfmask.accounting import accountant, calibrate
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit.distinguish import distinguish
 from halfmask.audit.mechanisms import MECHANISMS
@@ -22,7 +23,7 @@ RUNS = {"label": 9600, "full-batch": 6000, "admm-row": 4800}
 
 
 def audit(name, relation="replace", epsilon=4.0):
-    game = MECHANISMS[name](epsilon, DELTA, relation)
+    game = MECHANISMS[name](Budget(epsilon=epsilon, delta=DELTA, relation=relation))
     return distinguish(game, confidence=0.999, runs=RUNS.get(name, 2400), workers=1)
 
 

@@ -20,9 +20,9 @@ import pyarrow as pa
 from halfmask.accounting.events import GaussianEvent
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import HalfmaskError
-from halfmask.mechanisms.noise import noise_source
-from halfmask.mechanisms.release import Releaser
-from halfmask.neural.distributed import Ranks, SharedReleaser
+from halfmask.mechanisms.noise import NoiseSource, noise_source
+from halfmask.mechanisms.release import Releaser, SharedReleaser
+from halfmask.neural.distributed import Ranks
 from halfmask.neural.pretrain import PretrainConfig
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder, Table
@@ -100,7 +100,12 @@ def neighbour(whole: Table) -> Table:
     return replace(whole.with_blocks(private=private), label=label)
 
 
-def fit(name: str, ranks: Any = None, *, changed: bool = False) -> dict[str, Any]:
+def noise_of(ranks: Any) -> NoiseSource:
+    """A seeded source of this machine's own: no two machines may draw the same batches."""
+    return noise_source(1, machine=0 if ranks is None else ranks.rank)
+
+
+def fit(name: str, ranks: Any = None, *, changed: bool = False, door: Any = None) -> dict[str, Any]:
     """Scores and epsilon of one of FITS, on all rows or on this machine's."""
     asked = FITS[name]
     rows = table(asked["label"], asked.get("features", "private"))
@@ -111,9 +116,10 @@ def fit(name: str, ranks: Any = None, *, changed: bool = False) -> dict[str, Any
         delta=1e-5,
         relation="replace",
         method=asked["method"],
-        noise=noise_source(1) if ranks is None else ranks.noise(1),
+        noise=noise_of(ranks),
         options=asked.get("options"),
         ranks=ranks,
+        door=door,
     )
     return {
         "epsilon": model.privacy.calibrated["replace"],
@@ -169,16 +175,13 @@ class WatchedRanks(ThreadRanks):
         self.sent.append(np.array(value, dtype=np.float64).tobytes())
         return super()._all(value)
 
-    def releaser(self, budget: Any, noise: Any, *, whole_plan: bool = False) -> SharedReleaser:
-        return _Silent(budget, noise, self, whole_plan=whole_plan)
-
 
 def traffic(name: str, *, changed: bool) -> list[list[bytes]]:
     """What two machines send each other besides the values that get noise."""
 
     def work(ranks: Any) -> list[bytes]:
         ranks.sent = []
-        fit(name, ranks, changed=changed)
+        fit(name, ranks, changed=changed, door=_Silent)
         return list(ranks.sent)
 
     return together(2, work, kind=WatchedRanks)
@@ -209,7 +212,7 @@ def together(
 def refused_charge(ranks: Ranks) -> str:
     """The error of each machine where the ledger has no room."""
     ledger = MemoryLedger(epsilon=0.1, delta=1e-5, relation="replace")
-    releaser = ranks.releaser(ledger, ranks.noise(1))
+    releaser = SharedReleaser(ledger, noise_of(ranks), ranks)
     try:
         releaser.charge(GaussianEvent(replace=10.0, withhold=5.0), "too much")
     except HalfmaskError as error:
@@ -221,14 +224,14 @@ def batches_drawn(ranks: Ranks) -> list[int]:
     """Which of 1,000 rows each machine's own randomness picks first."""
     from halfmask.mechanisms.sampling import poisson_rows
 
-    return [int(row) for row in poisson_rows(1000, 0.02, ranks.noise(1))]
+    return [int(row) for row in poisson_rows(1000, 0.02, noise_of(ranks))]
 
 
 def noise_alone(ranks: Ranks | None) -> list[float]:
     """A release of zeros: the noise, which must be that of one machine."""
     ledger = MemoryLedger(epsilon=10.0, delta=1e-5, relation="replace")
-    noise = noise_source(1)
-    releaser = Releaser(ledger, noise) if ranks is None else ranks.releaser(ledger, ranks.noise(1))
+    noise = noise_of(ranks)
+    releaser = Releaser(ledger, noise) if ranks is None else SharedReleaser(ledger, noise, ranks)
     return [float(value) for value in releaser.noisy(np.zeros(5), 1.0)]
 
 

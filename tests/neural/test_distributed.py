@@ -20,6 +20,7 @@ from spread import FITS, N, fit, together
 
 from halfmask.accounting.ledger import Ledger
 from halfmask.errors import InputError
+from halfmask.mechanisms.release import SharedReleaser
 from halfmask.neural.distributed import Ranks
 
 TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--nproc-per-node", "2"]
@@ -128,7 +129,7 @@ def test_a_checkpoint_of_several_machines_is_refused(tmp_path: Path) -> None:
 
     def train(ranks: Ranks) -> None:
         stored = Checkpoint(tmp_path / "run", every=1)
-        releaser = ranks.releaser(ledger, ranks.noise(1))
+        releaser = SharedReleaser(ledger, spread.noise_of(ranks), ranks)
         train_privately(Mlp((2, 2)), rows, config, releaser, checkpoint=stored)
 
     assert all(isinstance(error, InputError) for error in together(2, train))

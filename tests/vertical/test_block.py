@@ -8,7 +8,7 @@ from scipy import sparse
 from sklearn.linear_model import Lasso, Ridge
 
 from halfmask.errors import InputError
-from halfmask.vertical.block import REGULARISERS, Ball, Block, Box, check_regulariser
+from halfmask.vertical.block import REGULARISERS, Ball, Block, Box
 from halfmask.vertical.rows import bounded_rows
 
 CONSTRAINTS = [None, Ball(radius=0.3), Box(low=-0.1, high=0.2)]
@@ -84,8 +84,3 @@ def test_bounded_rows_agree_and_forget_rows_that_are_not_finite():
 def test_sets_must_contain_zero(build):
     with pytest.raises(InputError):
         build()
-
-
-def test_unknown_regulariser_is_named():
-    with pytest.raises(InputError, match="l1"):
-        check_regulariser("elastic")

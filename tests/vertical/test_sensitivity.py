@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import null_space
 
+from halfmask.audit.refutations.certain import lemma_1
 from halfmask.errors import InputError
 from halfmask.vertical.block import Ball, Block, Box
-from halfmask.vertical.bounds import lemma_1
 from halfmask.vertical.sensitivity import (
     column_sensitivity,
     displacement_sensitivity,

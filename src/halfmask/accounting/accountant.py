@@ -151,7 +151,13 @@ def _epsilon(merged: tuple[Event, ...], delta: float, relation: Relation) -> flo
     bound = gaussian_epsilon(mu, delta) + pure
     if _closed_form(merged) or _hardly_any_noise(merged):
         return bound
-    return min(bound, _composed(merged, relation, lambda part: part.epsilon(delta)))
+    found = min(bound, _composed(merged, relation, lambda part: part.epsilon(delta)))
+    if len(merged) > 1 and any(isinstance(event, RandomizedResponseEvent) for event in merged):
+        # The loss of answers ends at epsilon, and has no tail in which the others' would drown: on
+        # a grid wide enough for both, small others are rounded up to several times their cost.
+        share = delta * (1 - _ROUNDING) / len(merged)
+        found = min(found, math.fsum(_epsilon((event,), share, relation) for event in merged))
+    return found
 
 
 def _composed(

@@ -9,7 +9,6 @@ Scores are computed on rows of the user's own and are not covered by any guarant
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ Floats = NDArray[np.float64]
 
 _LEVELS_OF_A_NUMBER = 8
 _GRID = 49
+_ATTACKED = 2000  # rows, as many as teach the prior
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +72,12 @@ class GuessingGain:
         return np.minimum(1 - best[:, 0], gain)
 
 
-def attribute_inference(model: Model, table: Table, *, rows: int = 2000) -> list[Inference]:
+def attribute_inference(model: Model, table: Table) -> list[Inference]:
     """Every private column; half of the rows teach the prior, the others are attacked."""
     if not isinstance(table.features, Codes):
         raise InputError("Attribute inference needs a schema: it goes column by column.")
     generator = np.random.default_rng()
-    order = generator.permutation(table.n)[: 2 * rows]
+    order = generator.permutation(table.n)[: 2 * _ATTACKED]
     half = len(order) // 2
     if half < 10:
         raise InputError(f"Expected at least 20 rows to attack, got {table.n}.")
@@ -176,8 +176,3 @@ def draw(inferences: Sequence[Inference], path: Path) -> None:
     assert figure is not None
     with house_style():
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-
-
-def largest_gain(inferences: Sequence[Inference]) -> float:
-    """The most that the model adds to the guesses of any column."""
-    return max((i.with_model - i.without_model for i in inferences), default=math.nan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
 from halfmask.audit.mechanisms import MECHANISMS
@@ -27,15 +28,16 @@ def is_twin(name: str) -> bool:
 
 def game_named(name: str, *, epsilon: float, delta: float, relation: Relation) -> Game:
     """The game called `name`, claiming (epsilon, delta)."""
+    claim = Budget(epsilon=epsilon, delta=delta, relation=relation)
     if name in MECHANISMS:
-        return MECHANISMS[name](epsilon, delta, relation)
+        return MECHANISMS[name](claim)
     for prefix in (_REFUTED, _CORRECTED):
         found = REFUTATIONS.get(name.removeprefix(prefix)) if name.startswith(prefix) else None
         if found is not None:
             if relation != "replace":
                 raise InputError(f"{name!r} is a claim about replacement: leave --relation out.")
             make = found.unsound if prefix == _REFUTED else found.corrected
-            return make(epsilon, delta)
+            return make(claim)
     raise InputError(
         f"Unknown mechanism {name!r}.{suggest(name, names())} `halfmask audit --list` names all."
     )

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.accounting.accountant import epsilon as account
-from halfmask.accounting.events import Contribution, Event, PoissonGaussianEvent
+from halfmask.accounting.budget import Budget
+from halfmask.accounting.events import Contribution, Event
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.accounting.relations import Relation
-from halfmask.audit.transcript import Recorder, Replayer, Transcript, log_likelihood_ratio
+from halfmask.audit.transcript import Recorder, Release, Replayer, Transcript, log_likelihood_ratio
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.private_step import WeighedRows
 from halfmask.mechanisms.release import Releaser
@@ -27,9 +28,15 @@ from halfmask.mechanisms.release import Releaser
 Floats = NDArray[np.float64]
 Fit = Callable[[Any, Releaser], Any]
 
+# Runs whose noise is drawn at a time.
+_TOGETHER = 1024
 
-def enough_runs(epsilon: float, *, least: int = 24_000, most: int = 160_000) -> int:
-    """Runs after which the guesser's advantage, about epsilon/10, is known to a few per cent."""
+
+def enough_runs(epsilon: float, *, least: int = 96_000, most: int = 640_000) -> int:
+    """Runs after which the guesser's advantage, about epsilon/10, is known to a few per cent.
+
+    Without other numbers they are for games whose runs share their fits, and cost their noise.
+    """
     return int(min(max(most / epsilon**2, least), most))
 
 
@@ -45,9 +52,7 @@ class FitGame:
     """
 
     mechanism: str
-    relation: Relation
-    epsilon: float
-    delta: float
+    budget: Budget
     first: Any
     second: Any
     fit: Fit
@@ -80,9 +85,19 @@ class FitGame:
         object.__setattr__(self, "_fixed", self._independent_of_noise())
 
     @property
+    def relation(self) -> Relation:
+        """How the two inputs differ."""
+        return self.budget.relation
+
+    @property
     def accounted(self) -> Relation:
         """The claim is accounted as the inputs differ."""
-        return self.relation
+        return self.budget.relation
+
+    @property
+    def delta(self) -> float:
+        """The delta of the claim."""
+        return self.budget.delta
 
     def _independent_of_noise(self) -> tuple[list[Floats], list[Floats]] | None:
         """The exact values of both inputs, where they are the same whatever was released before."""
@@ -95,7 +110,8 @@ class FitGame:
         return once if same else None
 
     def _ledger(self) -> MemoryLedger:
-        return MemoryLedger(epsilon=self.epsilon, delta=self.delta, relation=self.relation)
+        budget = self.budget
+        return MemoryLedger(epsilon=budget.epsilon, delta=budget.delta, relation=budget.relation)
 
     def _recorder(self) -> Recorder:
         given: dict[str, Any] = {"whole_plan": True, "last": self._end}
@@ -124,25 +140,39 @@ class FitGame:
     def play(self, second: bool) -> float:
         """Fit once, then ask which input explains the releases better."""
         told = self._record(second)
-        exact = self._fixed or self._exact(told, second)
-        return log_likelihood_ratio(told.releases[self._begin :], *exact)
+        seen = told.releases[self._begin :]
+        exact = self._fixed if self._is_fixed(seen, second) else self._exact(told, second)
+        assert exact is not None
+        return float(log_likelihood_ratio(seen, *exact)[0])
 
-    def plays(self, coins: Sequence[bool]) -> list[float]:
+    def _is_fixed(self, seen: Sequence[Release], second: bool) -> bool:
+        """Whether the exact values of a run are those that do not depend on noise."""
+        if self._fixed is None:
+            return False
+        pairs = zip(seen, self._fixed[second], strict=True)
+        return all(each.sampled or np.array_equal(each.value, value) for each, value in pairs)
+
+    def plays(self, coins: Sequence[bool]) -> Floats:
         """Play once for each coin.
 
-        Where all but the last release are given, that one has the same exact value in every run:
-        it is computed once, and its noise is drawn for each.
+        Where the exact values are the same whatever was released before, both inputs are fitted
+        once: nothing but the noise differs between runs, and it is drawn for each.
         """
-        if self._begin == 0 or self._end > self._begin + 1:
-            return [self.play(bool(coin)) for coin in coins]
-        assert self._fixed is not None
-        recorders = self._recorder(), self._recorder()
-        for recorder, given in zip(recorders, (self.first, self.second), strict=True):
-            recorder.run(self.fit, given)
-        return [
-            log_likelihood_ratio([recorders[bool(coin)].last_again()], *self._fixed)
-            for coin in coins
-        ]
+        second = np.array(coins, dtype=bool)
+        if self._fixed is None or any(release.sampled for release in self._told.releases):
+            return np.array([self.play(bool(coin)) for coin in second])
+        scores = np.empty(len(second))
+        for side, given in enumerate((self.first, self.second)):
+            recorder = self._recorder()
+            releases = recorder.run(self.fit, given).releases[self._begin :]
+            if not self._is_fixed(releases, bool(side)):
+                return np.array([self.play(bool(coin)) for coin in second])
+            mine = np.flatnonzero(second == bool(side))
+            for start in range(0, len(mine), _TOGETHER):
+                some = mine[start : start + _TOGETHER]
+                seen = [recorder.again(release, len(some)) for release in releases]
+                scores[some] = log_likelihood_ratio(seen, *self._fixed)
+        return scores
 
     def reach(self) -> float:
         """How far apart the inputs are in units of noise, along one run on the first."""
@@ -156,31 +186,29 @@ class FitGame:
 
 def fit_game(
     name: str,
-    claim: tuple[float, float, Relation],
+    claim: Budget,
     inputs: tuple[Any, Any],
     fit: Fit,
     *,
     runs: int | None = None,
     stage: str | None = None,
 ) -> FitGame:
-    """The game of `fit` on two inputs under (epsilon, delta, relation)."""
-    epsilon, delta, relation = claim
+    """The game of `fit` on two inputs within `claim`."""
     return FitGame(
         mechanism=name,
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
+        budget=claim,
         first=inputs[0],
         second=inputs[1],
         fit=fit,
-        runs=enough_runs(epsilon) if runs is None else runs,
+        runs=enough_runs(claim.epsilon) if runs is None else runs,
         stage=stage,
     )
 
 
-def fit_of(method: Callable[..., Any], epsilon: float, delta: float, **options: Any) -> Fit:
+def fit_of(method: Callable[..., Any], claim: Budget, **options: Any) -> Fit:
     """A method of tables as a game runs it."""
-    return lambda table, releaser: method(table, releaser, epsilon=epsilon, delta=delta, **options)
+    options = {"epsilon": claim.epsilon, "delta": claim.delta, **options}
+    return lambda table, releaser: method(table, releaser, **options)
 
 
 def furthest(games: Sequence[FitGame]) -> FitGame:
@@ -204,97 +232,48 @@ class Canary(WeighedRows):
         return self.value * float(weights[rows == 0].sum())
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StepGame:
-    """`PrivateStep` with gradient canaries; the contributions are larger than the clip norm."""
+def step_game(
+    name: str,
+    claim: Budget,
+    *,
+    rate: float,
+    steps: int,
+    contribution: Contribution = "general",
+    runs: int,
+) -> FitGame:
+    """`PrivateStep` with gradient canaries, and the least noise that keeps within the claim.
 
-    mechanism: str
-    relation: Relation
-    delta: float
-    event: PoissonGaussianEvent
-    claimed: float
-    runs: int
-    clip_norm: float = 1.0
-    rows: int = 1
+    They are the most telling pair that the relation and the kind of contribution allow, twice as
+    long as the clip norm of 1.
+    """
+    from halfmask.accounting.calibrate import noise_multiplier
 
-    @classmethod
-    def calibrated(
-        cls,
-        mechanism: str,
-        *,
-        relation: Relation,
-        epsilon: float,
-        delta: float,
-        rate: float,
-        steps: int,
-        contribution: Contribution = "general",
-        runs: int,
-    ) -> StepGame:
-        """Steps with the least noise that keeps within (epsilon, delta)."""
-        from halfmask.accounting.calibrate import noise_multiplier
+    noise = noise_multiplier(
+        epsilon=claim.epsilon,
+        delta=claim.delta,
+        rate=rate,
+        steps=steps,
+        relation=claim.relation,
+        contribution=contribution,
+    )
 
-        noise = noise_multiplier(
-            epsilon=epsilon,
-            delta=delta,
-            rate=rate,
-            steps=steps,
-            relation=relation,
-            contribution=contribution,
-        )
-        event = PoissonGaussianEvent(
-            noise_multiplier=noise, rate=rate, steps=steps, contribution=contribution
-        )
-        claimed = account([event], delta=delta, relation=relation)
-        return cls(
-            mechanism=mechanism,
-            relation=relation,
-            delta=delta,
-            event=event,
-            claimed=claimed,
-            runs=runs,
-        )
-
-    @property
-    def accounted(self) -> Relation:
-        """The claim is accounted as the inputs differ."""
-        return self.relation
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """The one event that is charged."""
-        return (self.event,)
-
-    def contributions(self) -> tuple[Floats, Floats]:
-        """The most telling pair that the relation and the kind of contribution allow."""
-        size = 2 * self.clip_norm
-        if self.relation == "withhold":
-            return np.zeros(2), np.array([size, 0.0])
-        if self.event.contribution == "label":
-            return np.array([size, 0.0]), np.array([0.0, size])
-        return np.array([-size, 0.0]), np.array([size, 0.0])
-
-    def play(self, second: bool) -> float:
-        """All steps once; the score is the log-likelihood ratio of the two mixtures."""
-        pair = self.contributions()
-        ledger = MemoryLedger(epsilon=self.claimed, delta=self.delta, relation=self.relation)
-        recorder = Recorder(ledger, noise_source())
-        self._steps(recorder, Canary(value=pair[second]))
-        means = [value * min(1.0, self.clip_norm / (np.linalg.norm(value) or 1)) for value in pair]
-        count = self.event.steps
-        return log_likelihood_ratio(recorder.releases, [means[0]] * count, [means[1]] * count)
-
-    def _steps(self, releaser: Releaser, canary: Canary) -> None:
+    def fit(value: Floats, releaser: Releaser) -> None:
         step = releaser.poisson_steps(
-            rows=self.rows,
-            rate=self.event.rate,
-            clip_norm=self.clip_norm,
-            noise_multiplier=self.event.noise_multiplier,
-            steps=self.event.steps,
-            contribution=self.event.contribution,
+            rows=1,
+            rate=rate,
+            clip_norm=1.0,
+            noise_multiplier=noise,
+            steps=steps,
+            contribution=contribution,
             what="gradient canaries",
         )
-        for _ in range(self.event.steps):
-            step.release(canary)
+        for _ in range(steps):
+            step.release(Canary(value=value))
+
+    one = np.array([2.0, 0.0])
+    other = -one if contribution == "general" else np.array([0.0, 2.0])
+    pair = (np.zeros(2), one) if claim.relation == "withhold" else (other, one)
+    return fit_game(name, claim, pair, fit, runs=runs)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

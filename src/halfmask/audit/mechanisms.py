@@ -9,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import FitGame, StepGame, enough_runs, fit_game, fit_of, furthest
+from halfmask.audit.games import FitGame, enough_runs, fit_game, fit_of, furthest, step_game
 from halfmask.audit.mechanisms_additive import ADDITIVE
 from halfmask.audit.mechanisms_neural import mlp, mlp_correction, mlp_means
 from halfmask.audit.mechanisms_vertical import (
@@ -27,7 +28,7 @@ from halfmask.audit.sampled import RATE, STANDSTILL, STEPS, one_row, sampled_fit
 from halfmask.schema import Column, Label, Schema, Unit
 from halfmask.table import Encoder, Table
 
-Make = Callable[[float, float, Relation], Game]
+Make = Callable[[Budget], Game]
 
 
 def number_table(rows: np.ndarray, label: np.ndarray, *, label_private: bool) -> Table:
@@ -58,67 +59,57 @@ def _neighbours(relation: Relation, *, rows: int, width: int) -> tuple[Table, Ta
     )
 
 
-def full_batch(epsilon: float, delta: float, relation: Relation) -> Game:
+def full_batch(claim: Budget) -> Game:
     """Gradient canaries in steps that every row takes part in."""
-    return StepGame.calibrated(
-        "full-batch",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        rate=1.0,
-        steps=2,
-        runs=enough_runs(epsilon),
-    )
+    return step_game("full-batch", claim, rate=1.0, steps=2, runs=enough_runs(claim.epsilon))
 
 
-def gd(epsilon: float, delta: float, relation: Relation) -> Game:
+def gd(claim: Budget) -> Game:
     """Noisy gradient descent; slopes are clipped low and the ball is small, so that the gradient
     of the canary reaches the bound in every step (one, where a row is withheld).
     """
     from halfmask.methods.gd import GdConfig, fit_gd
 
-    steps = 3 if relation == "replace" else 1
+    steps = 3 if claim.relation == "replace" else 1
     config = GdConfig(clip=0.05, radius=1e-3, spread=1e6, steps=steps)
-    tables = _neighbours(relation, rows=1, width=2 if relation == "replace" else 128)
+    tables = _neighbours(claim.relation, rows=1, width=2 if claim.relation == "replace" else 128)
 
-    return fit_game(
-        "gd", (epsilon, delta, relation), tables, fit_of(fit_gd, epsilon, delta, config=config)
-    )
+    return fit_game("gd", claim, tables, fit_of(fit_gd, claim, config=config))
 
 
-def one_shot(epsilon: float, delta: float, relation: Relation) -> Game:
+def one_shot(claim: Budget) -> Game:
     """One release of moments; the auditor tries angles between the two private parts."""
     from halfmask.methods.one_shot import fit_one_shot
 
-    fit = fit_of(fit_one_shot, epsilon, delta)
+    fit = fit_of(fit_one_shot, claim)
 
     def game(angle: float) -> FitGame:
-        first, second = _neighbours(relation, rows=2, width=2)
-        if relation == "replace":
+        first, second = _neighbours(claim.relation, rows=2, width=2)
+        if claim.relation == "replace":
             private = second.private.copy()
             private[0] = np.cos(angle), np.sin(angle)
             second = second.with_blocks(private=private)
-        return fit_game("one-shot", (epsilon, delta, relation), (first, second), fit)
+        return fit_game("one-shot", claim, (first, second), fit)
 
-    angles = np.linspace(0, np.pi, 13) if relation == "replace" else [0.0]
+    angles = np.linspace(0, np.pi, 13) if claim.relation == "replace" else [0.0]
     return furthest([game(float(angle)) for angle in angles])
 
 
-def sgd(epsilon: float, delta: float, relation: Relation) -> Game:
+def sgd(claim: Budget) -> Game:
     """Algorithm 1 on a table of one row, all of it private; withheld, gradient canaries."""
-    if relation == "withhold":
-        return sampled_steps("sgd", epsilon, delta, relation)
+    if claim.relation == "withhold":
+        return sampled_steps("sgd", claim)
     from halfmask.methods.sgd import fit_sgd
 
     first, second = _neighbours("replace", rows=1, width=2)
     options = {"rate": RATE, "steps": STEPS, "clip_norm": 0.25, "learning_rate": STANDSTILL}
-    return sampled_fit("sgd", fit_sgd, (first, second), options, epsilon, delta)
+    return sampled_fit("sgd", fit_sgd, (first, second), options, claim)
 
 
-def label(epsilon: float, delta: float, relation: Relation) -> Game:
+def label(claim: Budget) -> Game:
     """Algorithm 1 with a private label of three classes and public features."""
-    if relation == "withhold":
-        return sampled_steps("label", epsilon, delta, relation)
+    if claim.relation == "withhold":
+        return sampled_steps("label", claim)
     from halfmask.methods.sgd import fit_sgd
 
     base = one_row(classes=3)
@@ -134,7 +125,7 @@ def label(epsilon: float, delta: float, relation: Relation) -> Game:
     first = replace(table, label=np.array([0]))
     second = replace(table, label=np.array([1]))
     options = {"rate": RATE, "steps": STEPS}
-    return sampled_fit("label", fit_sgd, (first, second), options, epsilon, delta)
+    return sampled_fit("label", fit_sgd, (first, second), options, claim)
 
 
 def _read(
@@ -147,14 +138,14 @@ def _read(
     return first, second
 
 
-def gd_public_label(epsilon: float, delta: float, relation: Relation) -> Game:
+def gd_public_label(claim: Budget) -> Game:
     """One step of gd on private levels, the label being public: a row's level changes.
 
     A table cannot lack a level: withheld, the label of the row is private and missing.
     """
     from halfmask.methods.gd import GdConfig, fit_gd
 
-    replaced = relation == "replace"
+    replaced = claim.relation == "replace"
     schema = Schema(
         Label("y", "public", classes=("no", "yes"))
         if replaced
@@ -163,14 +154,14 @@ def gd_public_label(epsilon: float, delta: float, relation: Relation) -> Game:
     )
     cells = {"level": ["a", "b"] * 2, "y": ["no", "yes"] * 2}
     other = {"level": ["b", "b", "a", "b"]} if replaced else {"y": [None, *cells["y"][1:]]}
-    fit = fit_of(fit_gd, epsilon, delta, config=GdConfig(steps=1))
-    return fit_game("gd-public-label", (epsilon, delta, relation), _read(schema, cells, other), fit)
+    fit = fit_of(fit_gd, claim, config=GdConfig(steps=1))
+    return fit_game("gd-public-label", claim, _read(schema, cells, other), fit)
 
 
-def sgd_public(epsilon: float, delta: float, relation: Relation) -> Game:
+def sgd_public(claim: Budget) -> Game:
     """Algorithm 1 with a public column: only what private parts change of the loss is clipped."""
-    if relation == "withhold":
-        return sampled_steps("sgd-public", epsilon, delta, relation)
+    if claim.relation == "withhold":
+        return sampled_steps("sgd-public", claim)
     from halfmask.methods.sgd import fit_sgd
 
     schema = Schema(
@@ -182,7 +173,7 @@ def sgd_public(epsilon: float, delta: float, relation: Relation) -> Game:
     )
     tables = _read(schema, {"level": ["a"], "open": ["a"], "y": ["no"]}, {"y": ["yes"]})
     options = {"rate": RATE, "steps": STEPS, "clip_norm": 0.1, "learning_rate": STANDSTILL}
-    return sampled_fit("sgd-public", fit_sgd, tables, options, epsilon, delta)
+    return sampled_fit("sgd-public", fit_sgd, tables, options, claim)
 
 
 def _two_rows(relation: Relation, *, private: bool) -> tuple[Table, Table]:
@@ -201,40 +192,38 @@ def _two_rows(relation: Relation, *, private: bool) -> tuple[Table, Table]:
     return _read(schema, cells, {"y": [end, end]})
 
 
-def units(epsilon: float, delta: float, relation: Relation) -> Game:
+def units(claim: Budget) -> Game:
     """One release about a unit of two rows, both of which change."""
     from halfmask.methods.one_shot import fit_one_shot
 
-    tables = _two_rows(relation, private=False)
-    return fit_game(
-        "units", (epsilon, delta, relation), tables, fit_of(fit_one_shot, epsilon, delta)
-    )
+    tables = _two_rows(claim.relation, private=False)
+    return fit_game("units", claim, tables, fit_of(fit_one_shot, claim))
 
 
-def sgd_units(epsilon: float, delta: float, relation: Relation) -> Game:
+def sgd_units(claim: Budget) -> Game:
     """Sampled steps that draw a unit of two rows, both of which change."""
-    if relation == "withhold":
-        return sampled_steps("sgd-units", epsilon, delta, relation)
+    if claim.relation == "withhold":
+        return sampled_steps("sgd-units", claim)
     from halfmask.methods.sgd import fit_sgd
 
     options = {"rate": RATE, "steps": STEPS, "clip_norm": 0.1, "learning_rate": STANDSTILL}
     tables = _two_rows("replace", private=True)
-    return sampled_fit("sgd-units", fit_sgd, tables, options, epsilon, delta)
+    return sampled_fit("sgd-units", fit_sgd, tables, options, claim)
 
 
-def label_span(epsilon: float, delta: float, relation: Relation) -> Game:
+def label_span(claim: Budget) -> Game:
     """Noisy copies of the label of one row, which is another one, or missing."""
     from halfmask.methods.label_span import fit_label_span
 
-    skip: Literal["skip"] | None = None if relation == "replace" else "skip"
+    skip: Literal["skip"] | None = None if claim.relation == "replace" else "skip"
     schema = Schema(
         Label("y", "private", classes=("no", "yes", "maybe"), missing=skip),
         (Column("level", "public", "category", categories=("a", "b")),),
     )
-    end = "yes" if relation == "replace" else None
+    end = "yes" if claim.relation == "replace" else None
     tables = _read(schema, {"level": ["a", "b"], "y": ["no", "no"]}, {"y": [end, "no"]})
-    fit = fit_of(fit_label_span, epsilon, delta, passes=2)
-    return fit_game("label-span", (epsilon, delta, relation), tables, fit)
+    fit = fit_of(fit_label_span, claim, passes=2)
+    return fit_game("label-span", claim, tables, fit)
 
 
 MECHANISMS: dict[str, Make] = {

@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import noise_multiplier
-from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import enough_runs, fit_game, fit_of
+from halfmask.audit.games import fit_game, fit_of
 from halfmask.audit.sampled import RATE, STANDSTILL, STEPS, one_row, sampled_fit, sampled_steps
 from halfmask.mechanisms.release import Releaser
 from halfmask.table import Table
 
 
-def mlp(epsilon: float, delta: float, relation: Relation) -> Game:
+def mlp(claim: Budget) -> Game:
     """A network with everything private; the two labels of a row have opposite gradients."""
-    if relation == "withhold":
-        return sampled_steps("mlp", epsilon, delta, relation)
+    if claim.relation == "withhold":
+        return sampled_steps("mlp", claim)
     from halfmask.neural.method import fit_mlp
     from halfmask.neural.pretrain import PretrainConfig
 
@@ -37,10 +37,10 @@ def mlp(epsilon: float, delta: float, relation: Relation) -> Game:
         "learning_rate": STANDSTILL,
         "pretrain": PretrainConfig(hidden=4),
     }
-    return sampled_fit("mlp", fit_mlp, (first, second), options, epsilon, delta)
+    return sampled_fit("mlp", fit_mlp, (first, second), options, claim)
 
 
-def mlp_means(epsilon: float, delta: float, relation: Relation) -> Game:
+def mlp_means(claim: Budget) -> Game:
     """The default recipe on few rows: its one release, the sums of private features by class."""
     from halfmask.neural.inputs import MANY_COLUMNS
     from halfmask.neural.method import fit_mlp
@@ -50,20 +50,14 @@ def mlp_means(epsilon: float, delta: float, relation: Relation) -> Game:
     rows = np.eye(3, MANY_COLUMNS)
     table = replace(Table.from_arrays(rows, np.arange(3), row_norm=1.0), label_private=False)
     rows = table.private.copy()
-    rows[0] *= -1.0 if relation == "replace" else 0.0
+    rows[0] *= -1.0 if claim.relation == "replace" else 0.0
     small = PretrainConfig(hidden=2, networks=1, epochs=1)
 
-    fit = fit_of(fit_mlp, epsilon, delta, pretrain=small)
-    return fit_game(
-        "mlp-means",
-        (epsilon, delta, relation),
-        (table, table.with_blocks(private=rows)),
-        fit,
-        runs=enough_runs(epsilon, least=10_000, most=40_000),
-    )
+    fit = fit_of(fit_mlp, claim, pretrain=small)
+    return fit_game("mlp-means", claim, (table, table.with_blocks(private=rows)), fit)
 
 
-def mlp_correction(epsilon: float, delta: float, relation: Relation) -> Game:
+def mlp_correction(claim: Budget) -> Game:
     """The default recipe's private steps: a row on either side of its padded one.
 
     Withheld, the row is its padded one. Other rows equal theirs and add nothing.
@@ -79,7 +73,7 @@ def mlp_correction(epsilon: float, delta: float, relation: Relation) -> Game:
         rate=1.0,
         clip_norm=0.01,
         noise_multiplier=noise_multiplier(
-            epsilon=epsilon, delta=delta, rate=1.0, steps=STEPS, relation=relation
+            epsilon=claim.epsilon, delta=claim.delta, rate=1.0, steps=STEPS, relation=claim.relation
         ),
         learning_rate=STANDSTILL,
         aggregate="last",
@@ -97,11 +91,5 @@ def mlp_correction(epsilon: float, delta: float, relation: Relation) -> Game:
 
     first, second = padded.clone(), padded.clone()
     first[0] = 1.0
-    second[0] = -1.0 if relation == "replace" else 0.0
-    return fit_game(
-        "mlp-correction",
-        (epsilon, delta, relation),
-        (first, second),
-        fit,
-        runs=enough_runs(epsilon, least=6_000, most=20_000),
-    )
+    second[0] = -1.0 if claim.relation == "replace" else 0.0
+    return fit_game("mlp-correction", claim, (first, second), fit)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from halfmask.accounting.budget import Budget
-from halfmask.accounting.relations import Relation
 from halfmask.audit.distinguish import Game
 from halfmask.audit.games import FitGame, enough_runs, fit_game
 from halfmask.audit.transcript import Recorder
@@ -28,10 +27,8 @@ def _shares(
     noise: ShareNoise,
     strength: float,
     *,
-    epsilon: float,
-    delta: float,
-    relation: Relation,
-    most: int = 48_000,
+    claim: Budget,
+    runs: int | None = None,
 ) -> FitGame:
     """All rounds of one party; every message asks for the same target."""
 
@@ -41,87 +38,42 @@ def _shares(
             asked = party.released - target
             party.share(residual=asked, dual=np.zeros(len(target)), rho=1.0, divisor=1)
 
-    return fit_game(
-        name,
-        (epsilon, delta, relation),
-        (blocks[0], blocks[1]),
-        fit,
-        runs=enough_runs(epsilon, least=min(most, 10_000), most=most),
-    )
+    return fit_game(name, claim, (blocks[0], blocks[1]), fit, runs=runs)
 
 
-def _ratio(noise: str, epsilon: float, delta: float, relation: Relation) -> float:
+def _ratio(noise: str, claim: Budget) -> float:
     """μ for a replaced row, by which parties are calibrated; withheld, `row` costs 1/√2 of it."""
-    mu = Budget(epsilon=epsilon, delta=delta).mu
-    return mu * np.sqrt(2) if noise == "row" and relation == "withhold" else mu
+    mu = claim.mu
+    return mu * np.sqrt(2) if noise == "row" and claim.relation == "withhold" else mu
 
 
 def one_share(
-    name: str,
-    first: np.ndarray,
-    second: np.ndarray,
-    target: np.ndarray,
-    epsilon: float,
-    delta: float,
+    name: str, first: np.ndarray, second: np.ndarray, target: np.ndarray, claim: Budget
 ) -> Game:
     """One share under row noise, for any two blocks."""
-    noise = ShareNoise(kind="row", rounds=1, ratio=_ratio("row", epsilon, delta, "replace"))
-    return _shares(
-        name,
-        (first, second),
-        target,
-        noise,
-        1.0,
-        epsilon=epsilon,
-        delta=delta,
-        relation="replace",
-        most=4_000,
-    )
+    noise = ShareNoise(kind="row", rounds=1, ratio=_ratio("row", claim))
+    return _shares(name, (first, second), target, noise, 1.0, claim=claim, runs=4_000)
 
 
-def admm_row(epsilon: float, delta: float, relation: Relation) -> Game:
+def admm_row(claim: Budget) -> Game:
     """Many rows agree on the coefficient, so that one row's share goes from end to end."""
     noise = ShareNoise(
-        kind="row",
-        rounds=_ROUNDS,
-        ratio=_ratio("row", epsilon, delta, relation),
-        radius=0.5,
-        target_bound=1.0,
+        kind="row", rounds=_ROUNDS, ratio=_ratio("row", claim), radius=0.5, target_bound=1.0
     )
     first = np.ones((300, 1))
     second = first.copy()
-    second[0] = -1.0 if relation == "replace" else 0.0
-    return _shares(
-        "admm-row",
-        (first, second),
-        np.ones(300),
-        noise,
-        100.0,
-        epsilon=epsilon,
-        delta=delta,
-        relation=relation,
-    )
+    second[0] = -1.0 if claim.relation == "replace" else 0.0
+    return _shares("admm-row", (first, second), np.ones(300), noise, 100.0, claim=claim)
 
 
-def admm_column(epsilon: float, delta: float, relation: Relation) -> Game:
+def admm_column(claim: Budget) -> Game:
     """One row with hardly any regulariser: its share is the target, or nothing."""
-    noise = ShareNoise(
-        kind="column", rounds=_ROUNDS, ratio=_ratio("column", epsilon, delta, relation)
-    )
+    noise = ShareNoise(kind="column", rounds=_ROUNDS, ratio=_ratio("column", claim))
     blocks = np.array([[0.0]]), np.array([[1.0]])
-    return _shares(
-        "admm-column",
-        blocks,
-        np.ones(1),
-        noise,
-        1e-3,
-        epsilon=epsilon,
-        delta=delta,
-        relation=relation,
-    )
+    return _shares("admm-column", blocks, np.ones(1), noise, 1e-3, claim=claim)
 
 
-def experts(epsilon: float, delta: float, relation: Relation) -> Game:
+def experts(claim: Budget) -> Game:
     """One party of the experts, asked to train; the auditor is the label holder who sent targets.
 
     Estimates of randomised labels reach far beyond 0 and 1, so that opposite targets have nearly
@@ -135,9 +87,9 @@ def experts(epsilon: float, delta: float, relation: Relation) -> Game:
 
     config = NewtonConfig(prior_reach=1e-12, steps=16)
     rows = ExpertRows(row_norm=1.0, nonnegative=False, label_private=True, target_excess=200.0)
-    mu = Budget(epsilon=epsilon, delta=delta).mu
+    mu = claim.mu
     ratio = mu
-    if relation == "withhold":
+    if claim.relation == "withhold":
         ratio = mu / expert_costs(rows, 1.0, config).withhold
 
     def fit(given: tuple[np.ndarray, np.ndarray], releaser: Releaser) -> Any:
@@ -149,23 +101,21 @@ def experts(epsilon: float, delta: float, relation: Relation) -> Game:
         return side.party.answer(asked)
 
     first = np.ones((1, 1)), np.array([201.0])
-    second = (first[0], np.array([-200.0])) if relation == "replace" else (0 * first[0], first[1])
-    return fit_game(
-        "experts",
-        (epsilon, delta, relation),
-        (first, second),
-        fit,
-        runs=enough_runs(epsilon, least=12_000, most=32_000),
+    second = (
+        (first[0], np.array([-200.0])) if claim.relation == "replace" else (0 * first[0], first[1])
     )
+    return fit_game("experts", claim, (first, second), fit)
 
 
-def fdml(epsilon: float, delta: float, relation: Relation) -> Game:
+def fdml(claim: Budget) -> Game:
     """Scores and gradients of one row: large coefficients take its scores from end to end."""
     from halfmask.vertical.channel import Message
     from halfmask.vertical.fdml import FdmlNoise, FdmlParty
 
-    mu = Budget(epsilon=epsilon, delta=delta).mu
-    noise = FdmlNoise(kind="row", epochs=_ROUNDS, ratio=mu if relation == "replace" else 2 * mu)
+    mu = claim.mu
+    noise = FdmlNoise(
+        kind="row", epochs=_ROUNDS, ratio=mu if claim.relation == "replace" else 2 * mu
+    )
 
     def fit(block: np.ndarray, releaser: Releaser) -> Any:
         start = np.array([1e6])
@@ -182,24 +132,18 @@ def fdml(epsilon: float, delta: float, relation: Relation) -> Game:
             side.party.answer(Message(kind="fdml-scores", arrays=rows, **place))
             side.party.answer(Message(kind="fdml-step", **steps, **place))
 
-    other = -1.0 if relation == "replace" else 0.0
-    return fit_game(
-        "fdml",
-        (epsilon, delta, relation),
-        (np.array([[1.0]]), np.array([[other]])),
-        fit,
-        runs=enough_runs(epsilon, least=10_000, most=80_000),
-    )
+    other = -1.0 if claim.relation == "replace" else 0.0
+    return fit_game("fdml", claim, (np.array([[1.0]]), np.array([[other]])), fit)
 
 
-def counts(epsilon: float, delta: float, relation: Relation) -> Game:
+def counts(claim: Budget) -> Game:
     """The counts of an expert's scores by class, its model being given: a row changes its bin."""
     from halfmask.vertical.channel import Message
     from halfmask.vertical.experts import ExpertParty
     from halfmask.vertical.newton import ExpertRows
 
     # Half of the budget's square is for the model before it.
-    whole = Budget(epsilon=epsilon, delta=delta).scaled(math.sqrt(2))
+    whole = claim.scaled(math.sqrt(2))
     known = ExpertRows(row_norm=1.0, nonnegative=False, label_private=False)
     targets = np.repeat([0.0, 1.0], 50)
 
@@ -212,17 +156,18 @@ def counts(epsilon: float, delta: float, relation: Relation) -> Game:
 
     first = np.repeat([-1.0, 1.0], 50)[:, None]
     second = first.copy()
-    second[0] = 1.0 if relation == "replace" else 0.0
+    second[0] = 1.0 if claim.relation == "replace" else 0.0
     return fit_game(
         "counts",
-        (whole.epsilon, delta, relation),
+        whole,
         (first, second),
         fit,
+        runs=enough_runs(claim.epsilon),
         stage="counts of the scores of audited by class",
     )
 
 
-def expert_labels(epsilon: float, delta: float, relation: Relation) -> Game:
+def expert_labels(claim: Budget) -> Game:
     """All that two parties and the label holder tell of a label that is sent in clear.
 
     The claim is what the label holder's ledger was charged; weights stay at zero, where a label
@@ -236,9 +181,9 @@ def expert_labels(epsilon: float, delta: float, relation: Relation) -> Game:
 
     config = NewtonConfig(prior_reach=1e-12, steps=4)
     rows = ExpertRows(row_norm=1.0, nonnegative=False, label_private=True)
-    mu = Budget(epsilon=epsilon, delta=delta).mu
+    mu = claim.mu
     unit = expert_costs(rows, 1.0, config)
-    cost = unit.label if relation == "replace" else unit.withhold
+    cost = unit.label if claim.relation == "replace" else unit.withhold
     ratio = mu * math.sqrt((1 - PRIOR_SHARE**2) / 2) / cost
     blocks = {"one": np.array([[1.0], [1.0]]), "two": np.array([[-1.0], [1.0]])}
 
@@ -250,36 +195,28 @@ def expert_labels(epsilon: float, delta: float, relation: Relation) -> Game:
                 block,
                 rows=rows,
                 ratio=ratio,
-                releaser=releaser.beside(MemoryLedger(epsilon=1e6, delta=delta, relation=relation)),
+                releaser=releaser.beside(
+                    MemoryLedger(epsilon=1e6, delta=claim.delta, relation=claim.relation)
+                ),
                 config=config,
             )
             for name, block in blocks.items()
         }
         channel = LocalChannel({name: side.party for name, side in parties.items()})
         coordinator = Coordinator(channel, labels)
-        terms = pay_for_labels(coordinator, releaser=releaser, epsilon=epsilon, delta=delta)
+        terms = pay_for_labels(
+            coordinator, releaser=releaser, epsilon=claim.epsilon, delta=claim.delta
+        )
         return train_experts(coordinator, prior=terms)
 
-    return fit_game(
-        "expert-labels",
-        (epsilon, delta, relation),
-        (np.array([0.0, 1.0]), np.array([1.0, 1.0])),
-        fit,
-        runs=enough_runs(epsilon, least=10_000, most=48_000),
-    )
+    return fit_game("expert-labels", claim, (np.array([0.0, 1.0]), np.array([1.0, 1.0])), fit)
 
 
-def randomised_response(epsilon: float, delta: float, relation: Relation) -> Game:
+def randomised_response(claim: Budget) -> Game:
     """Labels that were flipped by chance: the label of one row is the other one."""
     from halfmask.vertical.labels import hide_labels
 
     def fit(labels: np.ndarray, releaser: Releaser) -> Any:
-        return hide_labels(labels, epsilon=epsilon, releaser=releaser)
+        return hide_labels(labels, epsilon=claim.epsilon, releaser=releaser)
 
-    return fit_game(
-        "randomised-response",
-        (epsilon, delta, relation),
-        (np.array([0.0, 1.0]), np.array([1.0, 1.0])),
-        fit,
-        runs=enough_runs(epsilon, least=24_000, most=48_000),
-    )
+    return fit_game("randomised-response", claim, (np.array([0.0, 1.0]), np.array([1.0, 1.0])), fit)

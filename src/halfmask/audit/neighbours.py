@@ -32,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from halfmask.accounting.budget import Budget
 from halfmask.audit.finding import Finding
 from halfmask.cells import cell_text
 from halfmask.encoding import same_levels
@@ -41,6 +42,7 @@ from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder, Table
 
 NAME = "encoding"
+_CLAIM = Budget(epsilon=1.0, delta=1e-5)
 DEFAULT_CASES = 10_000
 
 _COLUMNS = 24
@@ -336,8 +338,7 @@ class Case:
 def audit_encoding(
     *,
     cases: int = DEFAULT_CASES,
-    epsilon: float = 1.0,
-    delta: float = 1e-5,
+    claim: Budget = _CLAIM,
     seed: int | None = None,
     report: Callable[[float, str], None] = lambda share, text: None,
 ) -> Finding:
@@ -363,11 +364,11 @@ def audit_encoding(
                 report(number / cases, f"{number} cases")
     return Finding(
         mechanism=NAME,
-        claimed=epsilon,
-        lower_bound=epsilon * (1 + most) if most else 0.0,
+        claimed=claim.epsilon,
+        lower_bound=claim.epsilon * (1 + most) if most else 0.0,
         confidence=1.0,
         relation="replace",
-        delta=delta,
+        delta=claim.delta,
         runs=cases,
         details={
             "cases": cases,

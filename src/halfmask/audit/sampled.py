@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from halfmask.accounting.relations import Relation
+from halfmask.accounting.budget import Budget
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import StepGame, enough_runs, fit_game, fit_of
+from halfmask.audit.games import enough_runs, fit_game, fit_of, step_game
 from halfmask.table import Table
 
 RATE, STEPS = 0.25, 4
@@ -25,17 +25,15 @@ def one_row(*, classes: int) -> Table:
     return replace(table.kept(np.arange(1)), label=np.array([0]))
 
 
-def sampled_steps(name: str, epsilon: float, delta: float, relation: Relation) -> Game:
+def sampled_steps(name: str, claim: Budget) -> Game:
     """Gradient canaries in sampled steps: a withheld contribution needs no method around it."""
-    return StepGame.calibrated(
+    return step_game(
         name,
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
+        claim,
         rate=RATE,
         steps=STEPS,
         contribution="label" if name == "label" else "general",
-        runs=enough_runs(epsilon, least=10_000, most=40_000),
+        runs=enough_runs(claim.epsilon, least=10_000, most=40_000),
     )
 
 
@@ -44,15 +42,10 @@ def sampled_fit(
     method: Callable[..., Any],
     tables: tuple[Table, Table],
     options: dict[str, Any],
-    epsilon: float,
-    delta: float,
+    claim: Budget,
 ) -> Game:
     """`method` on two tables of one row, which is in a step with the chance RATE."""
-    fit = fit_of(method, epsilon, delta, **options)
+    fit = fit_of(method, claim, **options)
     return fit_game(
-        name,
-        (epsilon, delta, "replace"),
-        tables,
-        fit,
-        runs=enough_runs(epsilon, least=10_000, most=40_000),
+        name, claim, tables, fit, runs=enough_runs(claim.epsilon, least=10_000, most=40_000)
     )

@@ -156,10 +156,14 @@ class Recorder(Releaser):
         other._events, other._released, other._plan, other._charge = [], [], [], None
         return other
 
-    def last_again(self) -> Release:
-        """The last release with fresh noise."""
-        last = self.releases[-1]
-        return replace(last, noisy=self._add(last.value, last.noise_std))
+    def again(self, release: Release, count: int) -> Release:
+        """A release with `count` noisy values, one below the other, of fresh noise each."""
+        values = np.broadcast_to(release.value, (count, *release.value.shape))
+        if isinstance(release.event, RandomizedResponseEvent):
+            told = self._flip(values.reshape(-1), release.event.epsilon).reshape(values.shape)
+        else:
+            told = self._add(values, release.noise_std)
+        return replace(release, noisy=told)
 
     def noisy(
         self, value: Floats, noise_std: float, event: Event | None = None, what: str = ""
@@ -353,24 +357,27 @@ def learnt(model: Model) -> str:
 
 def log_likelihood_ratio(
     seen: Sequence[Release], first: Sequence[Floats], second: Sequence[Floats]
-) -> float:
-    """log P[seen | second] − log P[seen | first]; a Poisson batch is a mixture with its rate."""
-    total = 0.0
+) -> Floats:
+    """log P[seen | second] − log P[seen | first]; a Poisson batch is a mixture with its rate.
+
+    One number for each of the noisy values below one another (see `Recorder.again`).
+    """
+    total = np.zeros(1)
     for release, one, other in zip(seen, first, second, strict=True):
-        total += _log_density(release, other) - _log_density(release, one)
+        total = total + _log_density(release, other) - _log_density(release, one)
     return total
 
 
-def _log_density(release: Release, mean: Floats) -> float:
+def _log_density(release: Release, mean: Floats) -> Floats:
     """Up to a constant: log of the density at what was released, relative to that of mean zero."""
-    event = release.event
+    event, flat = release.event, mean.reshape(-1)
+    noisy = release.noisy.reshape(-1, flat.size)
     if isinstance(event, RandomizedResponseEvent):
-        return event.epsilon * float(np.count_nonzero(release.noisy == mean))
-    product = float(np.vdot(release.noisy, mean)) - float(np.vdot(mean, mean)) / 2
-    tilt = product / release.noise_std**2
+        return np.asarray(event.epsilon * np.sum(noisy == flat, axis=1))
+    tilt: Floats = (noisy @ flat - float(flat @ flat) / 2) / release.noise_std**2
     if not (isinstance(event, PoissonGaussianEvent) and event.rate < 1):
         return tilt
-    return float(np.logaddexp(math.log1p(-event.rate), math.log(event.rate) + tilt))
+    return np.logaddexp(math.log1p(-event.rate), math.log(event.rate) + tilt)
 
 
 def _paid(event: Event, relation: Relation) -> float:

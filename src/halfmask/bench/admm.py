@@ -114,14 +114,6 @@ def _against_prototype(
     return row, setup
 
 
-def random_table(rows: int, columns: int) -> tuple[list[Any], Vector]:
-    """Two parties with normal columns, and labels from a linear model of them."""
-    draw = np.random.default_rng(0)
-    matrix = draw.normal(size=(rows, columns))
-    targets = np.where(matrix @ draw.normal(size=columns) + draw.normal(size=rows) > 0, 1.0, -1.0)
-    return [matrix[:, : columns // 2], matrix[:, columns // 2 :]], targets
-
-
 def tight_gap(blocks: list[Any], targets: Vector, rounds: int) -> float:
     """The largest difference of any coefficient or z after `rounds`, the prototype being tight."""
     prototype = Prototype(blocks, targets, RHO, STRENGTH, tight=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from halfmask.cli.output import emit, json_option, note, reporting
+
+if TYPE_CHECKING:
+    from halfmask.accounting.budget import Budget
 
 
 @click.command()
@@ -57,11 +60,11 @@ def audit(
     as_json: bool,
 ) -> None:
     """Attack MODEL (with --data) or a --mechanism; exit 4 where its claim is refuted."""
-    from halfmask.accounting.gaussian import check_delta, check_epsilon
+    from halfmask.accounting.budget import Budget
+    from halfmask.accounting.relations import check_relation
     from halfmask.errors import InputError
 
-    check_epsilon(epsilon)
-    check_delta(delta)
+    claim = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
     if confidence is not None and not 0 < confidence < 1:
         raise InputError(f"Expected a confidence strictly between 0 and 1, got {confidence}.")
     if listing:
@@ -69,9 +72,9 @@ def audit(
     elif cases is not None and mechanism != "encoding":
         raise InputError("--cases is for --mechanism encoding: others take --runs.")
     elif mechanism == "encoding" and model is None:
-        _encoding(epsilon, delta, relation, runs, cases, as_json)
+        _encoding(claim, runs, cases, as_json)
     elif mechanism is not None and model is None:
-        _mechanism(mechanism, epsilon, delta, relation, confidence, runs, as_json)
+        _mechanism(mechanism, claim, confidence, runs, as_json)
     elif model is not None and mechanism is None:
         _model(model, data, confidence or 0.95, canaries, out, as_json)
     else:
@@ -88,41 +91,31 @@ def _list(as_json: bool) -> None:
 
 
 def _mechanism(
-    name: str,
-    epsilon: float,
-    delta: float,
-    relation: str,
-    confidence: float | None,
-    runs: int | None,
-    as_json: bool,
+    name: str, claim: Budget, confidence: float | None, runs: int | None, as_json: bool
 ) -> None:
-    from halfmask.accounting.relations import check_relation
     from halfmask.audit.catalogue import game_named, is_twin
     from halfmask.audit.distinguish import distinguish
 
     sure = confidence or (0.999 if is_twin(name) else 0.95)
     with reporting(f"audit {name}") as report:
-        game = game_named(name, epsilon=epsilon, delta=delta, relation=check_relation(relation))
+        game = game_named(name, epsilon=claim.epsilon, delta=claim.delta, relation=claim.relation)
         finding = distinguish(game, confidence=sure, runs=runs, report=report)
     result: dict[str, Any] = {**finding.to_json(), "mechanism": name}
     emit(result, finding.text(), as_json)
     _end(finding.refuted)
 
 
-def _encoding(
-    epsilon: float, delta: float, relation: str, runs: int | None, cases: int | None, as_json: bool
-) -> None:
+def _encoding(claim: Budget, runs: int | None, cases: int | None, as_json: bool) -> None:
     """No chance is involved: one pair of frames that disagrees elsewhere is a refutation."""
     from halfmask.audit.neighbours import DEFAULT_CASES, audit_encoding
     from halfmask.errors import InputError
 
-    if runs is not None or relation != "replace":
+    if runs is not None or claim.relation != "replace":
         raise InputError("The encoding is audited by replaced cells: pass --cases N alone.")
     with reporting("audit encoding") as report:
         finding = audit_encoding(
             cases=DEFAULT_CASES if cases is None else cases,
-            epsilon=epsilon,
-            delta=delta,
+            claim=claim,
             report=report,
         )
     emit(finding.to_json(), finding.text(), as_json)

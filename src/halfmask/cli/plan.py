@@ -129,7 +129,7 @@ def plan(
         draw(made, plot)
         found["plot"] = str(plot)
         note(f"Plot written to {plot}.")
-    emit(found, _text(made, task), as_json)
+    emit(found, _text(made), as_json)
 
 
 def _asked(task: Task) -> dict[str, Any]:
@@ -189,25 +189,13 @@ def _from_schema(
 
 def _additive(task: Task, method: str, *, with_schema: bool) -> str | None:
     """Why additive is planned for; None where another method is."""
-    from halfmask.methods.auto import Problem, choose
+    from halfmask.methods.planner import default_method
 
     if method == "additive":
         return "asked for by name"
     if method != "auto" or not with_schema:
         return None
-    choice = choose(
-        Problem(
-            rows=task.rows,
-            public_columns=task.public,
-            private_columns=task.columns - task.public,
-            label_private=task.label_private,
-            task="classification" if task.classes else "regression",
-            classes=task.classes,
-            epsilon=task.epsilon,
-            delta=task.delta,
-            levels=True,
-        )
-    )
+    choice = default_method(task, levels=True)
     return choice.reason if choice.method == "additive" else None
 
 
@@ -257,7 +245,7 @@ def _table_plan_text(made: TablePlan, task: Task) -> object:
     return Group("\n".join(words), table)
 
 
-def _text(made: Plan, task: Task) -> object:
+def _text(made: Plan) -> object:
     from rich.console import Group
     from rich.table import Table
 

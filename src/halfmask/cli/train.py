@@ -84,7 +84,7 @@ def train(
                 delta=delta,
                 relation=relation,
                 method=method,
-                noise=noise if ranks is None else ranks.noise(unsafe_seed),
+                noise=noise if ranks is None else noise_source(unsafe_seed, machine=ranks.rank),
                 encoder=encoder,
                 ledger=ledger,
                 ranks=ranks,

@@ -87,7 +87,6 @@ class Figure:
     baselines: tuple[Baseline, ...] = (DP_SGD, ALGORITHM_1)
     epsilons: tuple[float, ...] = EPSILONS
     draws: int = 5
-    auto_options: dict[str, Any] = field(default_factory=dict)
 
 
 def accuracy(
@@ -201,7 +200,7 @@ def _one_draw(figure: Figure, number: int, tuned: dict[str, dict[str, Settings]]
     reached: dict[tuple[str, float | None], float] = {}
     reached["non-private", None] = without_privacy(fit, test, number)
     for epsilon in figure.epsilons:
-        options = {"public_seed": number, **figure.auto_options}
+        options: dict[str, Any] = {"public_seed": number}
         reached["auto", epsilon], chosen = accuracy(
             fit, test, epsilon=epsilon, seed=number, method="auto", options=options
         )
@@ -241,13 +240,13 @@ def _climbs(
 def without_privacy(fit: Table, test: Table, seed: int) -> float:
     """The same network trained by Adam on the true rows: no guarantee at all."""
     from halfmask.neural.inputs import Inputs
-    from halfmask.neural.ordinary import ordinary_network, predicted
+    from halfmask.neural.network import without_privacy as trained
 
     inputs = Inputs.of(fit)
     assert fit.label is not None
     assert fit.classes is not None
-    network = ordinary_network(inputs.rows(fit), fit.label, len(fit.classes), seed=seed)
-    return float(np.mean(predicted(network, inputs.rows(test)) == test.label))
+    network = trained(inputs.rows(fit), fit.label, len(fit.classes), seed=seed)
+    return float(np.mean(network.predicted(inputs.rows(test)) == test.label))
 
 
 def public_columns(columns: int, public: int, seed: int) -> set[int]:

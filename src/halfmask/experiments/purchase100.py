@@ -13,9 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from halfmask.datasets.binary_tables import PURCHASE_CLASSES, PURCHASE_COLUMNS, load_purchase100
+from halfmask.datasets.binary_tables import (
+    PURCHASE_CLASSES,
+    PURCHASE_COLUMNS,
+    load_purchase100,
+    make_purchase_like,
+)
 from halfmask.datasets.files import data_dir, find_file
-from halfmask.datasets.purchase_like import make_purchase_like
 from halfmask.errors import DataError
 from halfmask.experiments.feature_privacy import (
     ALGORITHM_1,

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from halfmask.errors import DataError
-from halfmask.features.base import FeatureMap
+from halfmask.features.base import FeatureMap, UnitRows
 from halfmask.features.chain import Chain
 from halfmask.features.neighbour_graph import NeighbourGraph
 from halfmask.features.patch_dictionary import PatchDictionary
 from halfmask.features.pca import PublicPCA
-from halfmask.features.unit_rows import UnitRows
 
 __all__ = [
     "Chain",

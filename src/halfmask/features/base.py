@@ -115,3 +115,22 @@ def batches(n: int, size: int) -> Iterator[slice]:
     """Consecutive slices of at most `size` rows."""
     for start in range(0, n, size):
         yield slice(start, min(start + size, n))
+
+
+class UnitRows(FeatureMap):
+    """Divide each row by its norm; a row of zeros stays.
+
+    A statistic of such rows has the smallest sensitivity that their directions allow.
+    """
+
+    kind = "unit-rows"
+
+    def fit(self, X: np.ndarray, y: None = None) -> Self:
+        rows_of(X)
+        return self
+
+    def transform(self, X: np.ndarray) -> np.ndarray:
+        rows = rows_of(X)
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)
+        scaled: np.ndarray = rows / np.where(norms > 0, norms, 1)
+        return scaled

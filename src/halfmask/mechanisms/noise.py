@@ -97,9 +97,11 @@ def seed_sequence(unsafe_seed: int, stream: int) -> np.random.SeedSequence:
     return np.random.SeedSequence(int(unsafe_seed), spawn_key=(stream,))
 
 
-def noise_source(unsafe_seed: int | None = None) -> NoiseSource:
+def noise_source(unsafe_seed: int | None = None, *, machine: int = 0) -> NoiseSource:
     """The system's noise, or reproducible noise that a statement calls not private."""
-    return SystemNoise() if unsafe_seed is None else UnsafeSeededNoise(unsafe_seed)
+    if unsafe_seed is None:
+        return SystemNoise()
+    return UnsafeSeededNoise(unsafe_seed + (machine << 32))
 
 
 def public_generator(unsafe_seed: int | None = None) -> np.random.Generator:

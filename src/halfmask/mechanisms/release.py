@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from halfmask.accounting.events import Event, GaussianEvent, RandomizedResponseEvent
 from halfmask.accounting.relations import Relation
-from halfmask.errors import AccountingError, InputError
+from halfmask.errors import AccountingError, HalfmaskError, InputError, MachineLostError
 from halfmask.mechanisms.noise import (
     NoiseSource,
     add_gaussian,
@@ -25,7 +25,7 @@ from halfmask.mechanisms.noise import (
     padding_generator,
 )
 from halfmask.mechanisms.sampling import Indices
-from halfmask.mechanisms.shards import ALONE, Shards
+from halfmask.mechanisms.shards import ALONE, Machines, Shards
 
 if TYPE_CHECKING:
     from halfmask.mechanisms.paid_rows import PaidRows
@@ -111,7 +111,7 @@ class Releaser:
     A training that tells the ledger which parts of it begin can go on after an interruption: `run`
     is its name there, and `interrupted` what the ledger holds of it.
     Where rows are spread over several machines, `shards` says so and statistics are those of this
-    machine's rows (see halfmask.neural.distributed); `notes` belong into a statement.
+    machine's rows (see `SharedReleaser`); `notes` belong into a statement.
     An audit records and replays a training by a releaser of its own (see halfmask.audit.recorded).
     Guarantee: docs/proofs/ledger.md.
     """
@@ -339,6 +339,49 @@ class Releaser:
     def padding(self) -> np.random.Generator:
         """Secret randomness for the padding of private rows, drawn apart from the noise."""
         return padding_generator(self.noise)
+
+
+class SharedReleaser(Releaser):
+    """A releaser whose statistics are sums over the rows of all machines.
+
+    Guarantee: docs/proofs/distributed.md.
+    """
+
+    def __init__(
+        self, budget: Budget, noise: NoiseSource, machines: Machines, *, whole_plan: bool = False
+    ) -> None:
+        super().__init__(budget, noise, whole_plan=whole_plan)
+        self._machines = self.shards = machines
+        self.notes = (
+            f"Rows were spread over {machines.count} machines that trust each other: the first one "
+            "saw exact sums of the others, and added the noise to their total.",
+        )
+
+    def _check_room(self, events: Sequence[Event]) -> None:
+        """Left to the charge, of which all machines hear."""
+
+    def _pay(self, events: Sequence[Event], what: str) -> None:
+        """Charge the one ledger; no machine goes on before it is charged."""
+        if self._machines.leads:
+            try:
+                super()._pay(events, what)
+            except HalfmaskError:
+                self._machines.first(np.zeros(1))
+                raise
+            self._machines.first(np.ones(1))
+            return
+        if not self._machines.first(np.zeros(1))[0]:
+            raise MachineLostError("The first machine could not charge the ledger: see its error.")
+
+    def noisy(
+        self, value: Floats, noise_std: float, event: Event | None = None, what: str = ""
+    ) -> Floats:
+        """The sum over all machines with the first one's noise, which was charged already."""
+        self.pay()
+        total = self._machines.to_first(value)
+        return self._machines.first(
+            super().noisy(total, noise_std) if self._machines.leads else total
+        )
 
 
 Door = Callable[..., Releaser]

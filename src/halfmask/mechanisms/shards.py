@@ -36,6 +36,17 @@ class Shards(Protocol):
         """The first machine's public value."""
 
 
+class Machines(Shards, Protocol):
+    """Several machines: the first of them adds up what is private, for the releaser."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the first machine, which holds the ledger."""
+
+    def to_first(self, value: Floats) -> Floats:
+        """The sum of all machines' private values on the first machine; zeros on the others."""
+
+
 class Alone:
     """One machine that holds every row."""
 

@@ -18,7 +18,7 @@ from halfmask.accounting.relations import Relation, check_relation
 from halfmask.errors import InputError
 from halfmask.losses import Loss, Softmax, default_loss, loss_named
 from halfmask.methods import bounds
-from halfmask.methods.auto import Problem, choose
+from halfmask.methods.auto import Choice, Problem, choose
 from halfmask.methods.label_span import LabelSpanConfig, budget_shares
 
 METHODS = ("auto", "one-shot", "gd", "sgd", "dp-sgd", "label-span")
@@ -229,22 +229,28 @@ def expected_run(task: Task, method: str, *, like: Task | None = None) -> Run:
     return replace(run, error=min(run.error, 2 * _RADIUS * task.gradient_bound))
 
 
+def default_method(task: Task, *, levels: bool = False) -> Choice:
+    """What training would choose for `task`; `levels` as in `auto.Problem`."""
+    return choose(
+        Problem(
+            rows=task.rows,
+            public_columns=task.public,
+            private_columns=task.columns - task.public,
+            label_private=task.label_private,
+            task="classification" if task.classes else "regression",
+            classes=task.classes,
+            epsilon=task.epsilon,
+            delta=task.delta,
+            levels=levels,
+        )
+    )
+
+
 def _method(task: Task, asked: str) -> tuple[str, str]:
     if asked not in METHODS:
         raise InputError(f"Unknown method {asked!r}: expected one of {', '.join(METHODS)}.")
     if asked == "auto":
-        choice = choose(
-            Problem(
-                rows=task.rows,
-                public_columns=task.public,
-                private_columns=task.columns - task.public,
-                label_private=task.label_private,
-                task="classification" if task.classes else "regression",
-                classes=task.classes,
-                epsilon=task.epsilon,
-                delta=task.delta,
-            )
-        )
+        choice = default_method(task)
         if choice.method not in METHODS:
             return "gd", (
                 f"no bound is known for {choice.method}, which training would use because "

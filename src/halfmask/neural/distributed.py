@@ -9,7 +9,7 @@ each other. Guarantee: docs/proofs/distributed.md.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import NoReturn
@@ -19,10 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import distributed
 
-from halfmask.accounting.events import Event
-from halfmask.errors import HalfmaskError, InputError
-from halfmask.mechanisms.noise import NoiseSource, noise_source
-from halfmask.mechanisms.release import Budget, Releaser
+from halfmask.errors import InputError, MachineLostError
 from halfmask.neural.device import own_device
 
 Floats = NDArray[np.float64]
@@ -31,12 +28,8 @@ Floats = NDArray[np.float64]
 _PATIENCE = timedelta(minutes=30)
 
 
-class MachineLostError(HalfmaskError):
-    """Another machine of the run has ended or cannot be reached."""
-
-
 class Ranks:
-    """The machines of a run as `Shards`; every call is made by all of them, in the same order."""
+    """The machines of a run as `Machines`; every call is made by all of them, in the same order."""
 
     def __init__(self, rank: int, count: int, device: torch.device) -> None:
         self.rank = rank
@@ -89,59 +82,8 @@ class Ranks:
             # What a reduction leaves on the other machines is a partial sum.
             return _array(total) if self.leads else np.zeros(value.shape)
 
-    def noise(self, unsafe_seed: int | None) -> NoiseSource:
-        """Randomness of this machine's own: no two machines may draw the same batches."""
-        return noise_source(None if unsafe_seed is None else unsafe_seed + (self.rank << 32))
-
-    def releaser(
-        self, budget: Budget, noise: NoiseSource, *, whole_plan: bool = False
-    ) -> SharedReleaser:
-        """The releaser of this machine; only the first one charges its budget."""
-        return SharedReleaser(budget, noise, self, whole_plan=whole_plan)
-
     def _tensor(self, value: Floats) -> torch.Tensor:
         return torch.tensor(np.asarray(value, dtype=np.float64), device=self._device)
-
-
-class SharedReleaser(Releaser):
-    """A releaser whose statistics are sums over the rows of all machines.
-
-    Guarantee: docs/proofs/distributed.md.
-    """
-
-    def __init__(
-        self, budget: Budget, noise: NoiseSource, ranks: Ranks, *, whole_plan: bool = False
-    ) -> None:
-        super().__init__(budget, noise, whole_plan=whole_plan)
-        self._ranks = self.shards = ranks
-        self.notes = (
-            f"Rows were spread over {ranks.count} machines that trust each other: the first one "
-            "saw exact sums of the others, and added the noise to their total.",
-        )
-
-    def _check_room(self, events: Sequence[Event]) -> None:
-        """Left to the charge, of which all machines hear."""
-
-    def _pay(self, events: Sequence[Event], what: str) -> None:
-        """Charge the one ledger; no machine goes on before it is charged."""
-        if self._ranks.leads:
-            try:
-                super()._pay(events, what)
-            except HalfmaskError:
-                self._ranks.first(np.zeros(1))
-                raise
-            self._ranks.first(np.ones(1))
-            return
-        if not self._ranks.first(np.zeros(1))[0]:
-            raise MachineLostError("The first machine could not charge the ledger: see its error.")
-
-    def noisy(
-        self, value: Floats, noise_std: float, event: Event | None = None, what: str = ""
-    ) -> Floats:
-        """The sum over all machines with the first one's noise, which was charged already."""
-        self.pay()
-        total = self._ranks.to_first(value)
-        return self._ranks.first(super().noisy(total, noise_std) if self._ranks.leads else total)
 
 
 @contextmanager

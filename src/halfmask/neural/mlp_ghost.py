@@ -22,8 +22,7 @@ from torch import Tensor
 
 from halfmask.errors import InputError
 from halfmask.neural.network import Mlp
-from halfmask.neural.pair_norms import PairProducts
-from halfmask.neural.structured import Products, StructuredRows
+from halfmask.neural.structured import PairProducts, Products, StructuredRows
 
 # Columns whose squares are added up in single precision.
 _COLUMNS = 1024

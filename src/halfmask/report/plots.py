@@ -95,9 +95,7 @@ def epsilon_curve(
     return ax
 
 
-def belief_bars(
-    rows: Sequence[tuple[float, float]], *, limit: str = "at most after", ax: Axes | None = None
-) -> Axes:
+def belief_bars(rows: Sequence[tuple[float, float]], *, ax: Axes | None = None) -> Axes:
     """Pairs of beliefs before and at most after, as bars."""
     ax = ax or new_axes()
     with house_style():
@@ -115,7 +113,7 @@ def belief_bars(
         ax.set_ylim(0, 1.1)
         ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
         ax.grid(visible=False, axis="x")
-        ax.set_xlabel(f"belief before (plain) and {limit} (hatched)")
+        ax.set_xlabel("belief before (plain) and at most after (hatched)")
     return ax
 
 

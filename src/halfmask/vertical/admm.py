@@ -12,20 +12,24 @@ first round from zeros sends zeros; the rounds here start after it.
 
 from __future__ import annotations
 
+import io
+import json
 import math
 import secrets
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 
-from halfmask.errors import InputError
+from halfmask.errors import DataError, InputError
 from halfmask.vertical.block import Vector
 from halfmask.vertical.channel import Channel, Message, ask_numbers
 from halfmask.vertical.loss import Loss, LossName, loss_named
 from halfmask.vertical.rows import row_parts
+from halfmask.vertical.store import write_durably
 
 Update = Literal["sharing", "as-written"]
 UPDATES: tuple[Update, ...] = get_args(Update)
@@ -108,6 +112,47 @@ def start_state(parties: tuple[str, ...], rows: int, rho: float) -> AdmmState:
         shares={name: np.zeros(rows) for name in parties},
         rho=rho,
         run=secrets.token_hex(8),
+    )
+
+
+def save_state(path: Path, state: AdmmState) -> None:
+    """Store the coordinator's side of a run: enough to go on after the last finished round."""
+    head = {
+        "rho": state.rho,
+        "run": state.run,
+        "history": [{**asdict(r), "watched": dict(r.watched)} for r in state.history],
+    }
+    shares = {f"share/{name}": share for name, share in state.shares.items()}
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        head=np.array(json.dumps(head)),
+        z=state.z,
+        dual=state.dual,
+        **shares,  # type: ignore[arg-type]
+    )
+    write_durably(path, buffer.getvalue())
+
+
+def load_state(path: Path, parties: tuple[str, ...]) -> AdmmState | None:
+    """The stored state, or nothing if there is none; other parties than these are an error."""
+    if not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as held:
+        head = json.loads(str(held["head"]))
+        shares = {k.removeprefix("share/"): held[k] for k in held.files if k.startswith("share/")}
+        z, dual = held["z"], held["dual"]
+    if set(shares) != set(parties):
+        raise DataError(
+            f"The stored run in {path.parent} has other parties: choose another folder."
+        )
+    return AdmmState(
+        z=z,
+        dual=dual,
+        shares={name: shares[name] for name in parties},
+        rho=float(head["rho"]),
+        run=str(head["run"]),
+        history=[Round(**record) for record in head["history"]],
     )
 
 

@@ -61,14 +61,6 @@ class Box:
 Constraint = Ball | Box | None
 
 
-def check_regulariser(name: str) -> Regulariser:
-    """Return `name`, or say which regularisers exist."""
-    for known in REGULARISERS:
-        if name == known:
-            return known
-    raise InputError(f"Unknown regulariser {name!r}: expected one of {', '.join(REGULARISERS)}.")
-
-
 class Block:
     """A party's matrix D (rows x columns, dense or scipy sparse) with its cached decomposition."""
 

@@ -24,7 +24,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from halfmask.errors import BudgetExceededError, HalfmaskError
 from halfmask.mechanisms.release import Door, system_door
-from halfmask.vertical.admm import AdmmConfig, run_admm, start_state
+from halfmask.vertical.admm import AdmmConfig, load_state, run_admm, save_state, start_state
 from halfmask.vertical.channel import Channel, Message, PartyError
 from halfmask.vertical.coordinator import Coordinator
 from halfmask.vertical.experts import train_experts
@@ -36,7 +36,6 @@ from halfmask.vertical.network import (
     read_party_file,
     read_run_file,
 )
-from halfmask.vertical.run_state import load_state, save_state
 from halfmask.vertical.store import write_durably
 from halfmask.vertical.stranger import whole, word
 

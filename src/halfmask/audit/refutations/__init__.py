@@ -10,15 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from halfmask.accounting.budget import Budget
 from halfmask.audit.distinguish import Game
 from halfmask.audit.refutations import certain, sampling, sensitivity
 
-Make = Callable[[float, float], Game]
+Make = Callable[[Budget], Game]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refutation:
-    """A mistake in one sentence, and the two games, made from (epsilon, delta)."""
+    """A mistake in one sentence, and the two games, made from the claim."""
 
     mistake: str
     unsound: Make

@@ -12,7 +12,8 @@ from halfmask.accounting.events import GaussianEvent, RandomizedResponseEvent
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import FitGame, ScoreGame
+from halfmask.audit.games import ScoreGame, fit_game
+from halfmask.errors import InputError
 from halfmask.mechanisms.noise import UnsafeSeededNoise, add_gaussian, noise_source
 from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.vertical.channel import Message
@@ -24,29 +25,46 @@ def _named(name: str, corrected: bool) -> str:
     return f"{'corrected' if corrected else 'refuted'}-{name}"
 
 
-def column_space_noise(epsilon: float, delta: float, *, corrected: bool) -> Game:
+def lemma_1(
+    *, columns: int, rho: float, strength: float, curvature: float, parties: int, norm_bound: float
+) -> float:
+    """A's claimed sensitivity 3/(d_m ρ)·[λc₁ + (1 + Mρ)b₁]. False: unit rows do not make DᵀD = d_m
+    I.
+    """
+    return 3 / (columns * rho) * (strength * curvature + (1 + parties * rho) * norm_bound)
+
+
+def theorem_1_noise(*, epsilon: float, delta: float, sensitivity: float) -> float:
+    """A's noise std for one round, √(2 ln(1.25/δ))·C/ε, for ε in (0, 1]."""
+    if not 0 < epsilon <= 1:
+        raise InputError(f"Theorem 1 holds for epsilon in (0, 1], got {epsilon}.")
+    return math.sqrt(2 * math.log(1.25 / delta)) * sensitivity / epsilon
+
+
+def column_space_noise(claim: Budget, *, corrected: bool) -> Game:
     """One share of one party with one column; two rows, so that the column space is a line."""
     from halfmask.audit.mechanisms_vertical import one_share
     from halfmask.vertical.admm_party import AdmmParty, ShareNoise
-    from halfmask.vertical.bounds import lemma_1, theorem_1_noise
 
     blocks = np.array([[1.0], [1.0]]), np.array([[1.0], [-1.0]])
     target = np.array([1.0, 0.5])
     if corrected:
-        return one_share(_named("column-space-noise", True), *blocks, target, epsilon, delta)
+        return one_share(_named("column-space-noise", True), *blocks, target, claim)
     bound = lemma_1(
         columns=1, rho=1.0, strength=1.0, curvature=1.0, parties=2, norm_bound=math.sqrt(2)
     )
     # Theorem 1 of A is stated for epsilon up to 1; for more, its noise is larger than needed.
-    std = theorem_1_noise(epsilon=min(epsilon, 1.0), delta=delta, sensitivity=bound)
-    mu = gaussian_mu(epsilon, delta)
+    std = theorem_1_noise(epsilon=min(claim.epsilon, 1.0), delta=claim.delta, sensitivity=bound)
+    mu = gaussian_mu(claim.epsilon, claim.delta)
 
     def run(second: bool) -> float:
         party = AdmmParty(
             blocks[second],
             strength=1.0,
             noise=ShareNoise(kind="as-written", std=std),
-            releaser=Releaser(MemoryLedger(epsilon=epsilon, delta=delta), noise_source()),
+            releaser=Releaser(
+                MemoryLedger(epsilon=claim.epsilon, delta=claim.delta), noise_source()
+            ),
         )
         share = party.share(residual=-target, dual=np.zeros(2), rho=1.0, divisor=1)
         return float(abs(share[0] - share[1]) - abs(share[0] + share[1]))
@@ -55,14 +73,14 @@ def column_space_noise(epsilon: float, delta: float, *, corrected: bool) -> Game
         mechanism=_named("column-space-noise", False),
         relation="replace",
         accounted="replace",
-        delta=delta,
+        delta=claim.delta,
         events=(GaussianEvent(replace=mu, withhold=mu),),
         runs=_RUNS,
         run=run,
     )
 
 
-def dual_labels(epsilon: float, delta: float, *, corrected: bool) -> Game:
+def dual_labels(claim: Budget, *, corrected: bool) -> Game:
     """ADMM rounds without noise; the observer is a party and reads its own messages.
 
     The twin randomises the labels before the first round.
@@ -74,9 +92,9 @@ def dual_labels(epsilon: float, delta: float, *, corrected: bool) -> Game:
         labels = np.array([1.0 if second else 0.0, 1.0, 0.0])
         targets = 2 * labels - 1
         if corrected:
-            ledger = MemoryLedger(epsilon=epsilon, delta=delta, relation="replace")
+            ledger = MemoryLedger(epsilon=claim.epsilon, delta=claim.delta, relation="replace")
             door = Releaser(ledger, noise_source())
-            targets = hide_labels(labels, epsilon=epsilon, releaser=door).signed
+            targets = hide_labels(labels, epsilon=claim.epsilon, releaser=door).signed
         party = _Listener(np.array([[1.0], [0.5], [-0.5]]))
         run_admm(party, targets, AdmmConfig(loss="squared", rounds=2))
         # The first dual of the squared loss falls as the label rises.
@@ -86,8 +104,8 @@ def dual_labels(epsilon: float, delta: float, *, corrected: bool) -> Game:
         mechanism=_named("dual-labels", corrected),
         relation="replace",
         accounted="replace",
-        delta=delta,
-        events=(RandomizedResponseEvent(epsilon=epsilon, categories=2),),
+        delta=claim.delta,
+        events=(RandomizedResponseEvent(epsilon=claim.epsilon, categories=2),),
         runs=_RUNS,
         run=run,
     )
@@ -111,9 +129,9 @@ class _Listener:
         return {name: self._party.answer(request) for name, request in requests.items()}
 
 
-def one_byte_seed(epsilon: float, delta: float, *, corrected: bool) -> Game:
+def one_byte_seed(claim: Budget, *, corrected: bool) -> Game:
     """A noisy sum with the package's own noise, seeded by a byte; the twin asks the system."""
-    mu = Budget(epsilon=epsilon, delta=delta).mu
+    mu = claim.mu
     std = 2.0 / mu
     inputs = np.array([-1.0, 0.0, 0.0]), np.array([1.0, 0.0, 0.0])
     guesses = [
@@ -134,19 +152,19 @@ def one_byte_seed(epsilon: float, delta: float, *, corrected: bool) -> Game:
         mechanism=_named("one-byte-seed", corrected),
         relation="replace",
         accounted="replace",
-        delta=delta,
+        delta=claim.delta,
         events=(GaussianEvent(replace=mu, withhold=mu / 2),),
         runs=_RUNS,
         run=run,
     )
 
 
-def dropped_rows(epsilon: float, delta: float, *, corrected: bool) -> Game:
+def dropped_rows(claim: Budget, *, corrected: bool) -> Game:
     """A number with one missing cell; the twin encodes it with the package, which keeps the row."""
     from halfmask.schema import Column, Label, Schema
     from halfmask.table import Encoder
 
-    mu = Budget(epsilon=epsilon, delta=delta).mu
+    mu = claim.mu
     std = 2.0 / mu
     column = Column("dose", "private", "number", bounds=(0.0, 1.0), bins=2)
     schema = Schema(label=Label("ill", "public", classes=("no", "yes")), columns=(column,))
@@ -165,20 +183,12 @@ def dropped_rows(epsilon: float, delta: float, *, corrected: bool) -> Game:
         tables = [Encoder.fit(schema, frame).encode(frame) for frame in frames]
         counts = {table.n for table in tables}
         assert len(counts) == 1, "the number of rows depends on a private cell"
-        return FitGame(
-            mechanism=_named("dropped-rows", True),
-            relation="replace",
-            epsilon=epsilon,
-            delta=delta,
-            first=tables[0].private.sum(axis=0),
-            second=tables[1].private.sum(axis=0),
-            fit=released_sum,
-            runs=_RUNS,
-        )
+        sums = tables[0].private.sum(axis=0), tables[1].private.sum(axis=0)
+        return fit_game(_named("dropped-rows", True), claim, sums, released_sum, runs=_RUNS)
 
     def run(second: bool) -> float:
         kept = [dose for dose in cells[second] if dose is not None]
-        ledger = MemoryLedger(epsilon=1.01 * epsilon, delta=delta, relation="replace")
+        ledger = MemoryLedger(epsilon=1.01 * claim.epsilon, delta=claim.delta, relation="replace")
         released_sum(np.array([sum(kept)]), Releaser(ledger, noise_source()))
         return 0.5 * len(label) - len(kept) + 1.0  # the number of rows is printed as public
 
@@ -186,7 +196,7 @@ def dropped_rows(epsilon: float, delta: float, *, corrected: bool) -> Game:
         mechanism=_named("dropped-rows", False),
         relation="replace",
         accounted="replace",
-        delta=delta,
+        delta=claim.delta,
         events=(GaussianEvent(replace=mu, withhold=mu / 2),),
         runs=_RUNS,
         run=run,

@@ -11,6 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.events import PoissonGaussianEvent
 from halfmask.audit.distinguish import Game
@@ -24,11 +25,9 @@ _ROWS = 16
 _RUNS = 8_000
 
 
-def _calibrated(
-    epsilon: float, delta: float, *, rate: float = _RATE, steps: int = _STEPS
-) -> PoissonGaussianEvent:
+def _calibrated(claim: Budget, *, rate: float = _RATE, steps: int = _STEPS) -> PoissonGaussianEvent:
     noise = noise_multiplier(
-        epsilon=epsilon, delta=delta, rate=rate, steps=steps, relation="replace"
+        epsilon=claim.epsilon, delta=claim.delta, rate=rate, steps=steps, relation="replace"
     )
     return PoissonGaussianEvent(noise_multiplier=noise, rate=rate, steps=steps)
 
@@ -57,9 +56,9 @@ def _batches(event: PoissonGaussianEvent, rows: int, source: NoiseSource) -> NDA
     return took_part
 
 
-def shared_batch(epsilon: float, delta: float, *, corrected: bool) -> Game:
+def shared_batch(claim: Budget, *, corrected: bool) -> Game:
     """Row 0 alone has a public feature, so a public gradient shows whether it is in its batch."""
-    event = _calibrated(epsilon, delta)
+    event = _calibrated(claim)
     std = event.noise_multiplier
 
     def run(second: bool) -> float:
@@ -77,14 +76,14 @@ def shared_batch(epsilon: float, delta: float, *, corrected: bool) -> Game:
         mechanism=_named("shared-batch", corrected),
         relation="replace",
         accounted="replace",
-        delta=delta,
+        delta=claim.delta,
         events=(event,),
         runs=_RUNS,
         run=run,
     )
 
 
-def lipschitz(epsilon: float, delta: float, *, corrected: bool) -> Game:
+def lipschitz(claim: Budget, *, corrected: bool) -> Game:
     """Contributions (G, ±L_f/2) with a common part G far above the noise.
 
     The paper accounts σ/L_f as a noise multiplier. The twin clips the whole contribution to C = 1
@@ -93,8 +92,8 @@ def lipschitz(epsilon: float, delta: float, *, corrected: bool) -> Game:
     steps = _STEPS
     relation = "replace" if corrected else "withhold"
     noise = noise_multiplier(
-        epsilon=epsilon,
-        delta=delta,
+        epsilon=claim.epsilon,
+        delta=claim.delta,
         rate=_RATE,
         steps=steps,
         relation="replace" if corrected else "withhold",
@@ -125,20 +124,20 @@ def lipschitz(epsilon: float, delta: float, *, corrected: bool) -> Game:
         mechanism=_named("lipschitz", corrected),
         relation="replace",
         accounted="replace" if relation == "replace" else "withhold",
-        delta=delta,
+        delta=claim.delta,
         events=(event,),
         runs=_RUNS,
         run=run,
     )
 
 
-def embeddings(epsilon: float, delta: float, *, corrected: bool) -> Game:
+def embeddings(claim: Budget, *, corrected: bool) -> Game:
     """A noisy embedding a row of the batch, with the row's place in it; the twin claims rate 1."""
-    event = _calibrated(epsilon, delta)
+    event = _calibrated(claim)
     std = event.noise_multiplier
-    claim = event
+    charged = event
     if corrected:
-        claim = PoissonGaussianEvent(noise_multiplier=std, rate=1.0, steps=event.steps)
+        charged = PoissonGaussianEvent(noise_multiplier=std, rate=1.0, steps=event.steps)
 
     def run(second: bool) -> float:
         source = noise_source()
@@ -152,20 +151,20 @@ def embeddings(epsilon: float, delta: float, *, corrected: bool) -> Game:
         mechanism=_named("embeddings", corrected),
         relation="replace",
         accounted="replace",
-        delta=delta,
-        events=(claim,),
+        delta=claim.delta,
+        events=(charged,),
         runs=_RUNS,
         run=run,
     )
 
 
-def batch_size(epsilon: float, delta: float, *, corrected: bool) -> Game:
+def batch_size(claim: Budget, *, corrected: bool) -> Game:
     """All other rows contribute +1; with the size known, a canary of -1 is a shift by -2.
 
     Without it the sum of the others is as uncertain as the batch; the observer then does what an
     observer can who is told that the others contribute nothing.
     """
-    event = _calibrated(epsilon, delta, rate=0.01, steps=40)
+    event = _calibrated(claim, rate=0.01, steps=40)
     std = event.noise_multiplier
 
     def run(second: bool) -> float:
@@ -182,7 +181,7 @@ def batch_size(epsilon: float, delta: float, *, corrected: bool) -> Game:
         mechanism=_named("batch-size", corrected),
         relation="replace",
         accounted="replace",
-        delta=delta,
+        delta=claim.delta,
         events=(event,),
         runs=4 * _RUNS,
         run=run,

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.events import GaussianEvent, PoissonGaussianEvent
 from halfmask.accounting.gaussian import gaussian_mu
@@ -46,23 +47,25 @@ def _opposite_steps(
     )
 
 
-def add_remove(epsilon: float, delta: float, *, corrected: bool) -> Game:
+def add_remove(claim: Budget, *, corrected: bool) -> Game:
     """Noise for a withheld row, said to protect a replaced one; the twin accounts replacement."""
     accounted: Relation = "replace" if corrected else "withhold"
-    noise = noise_multiplier(epsilon=epsilon, delta=delta, rate=1.0, steps=1, relation=accounted)
+    noise = noise_multiplier(
+        epsilon=claim.epsilon, delta=claim.delta, rate=1.0, steps=1, relation=accounted
+    )
     event = PoissonGaussianEvent(noise_multiplier=noise, rate=1.0, steps=1)
     name = f"{'corrected' if corrected else 'refuted'}-add-remove"
     return _opposite_steps(
-        name, event, delta, accounted, enough_runs(epsilon, least=10_000, most=24_000)
+        name, event, claim.delta, accounted, enough_runs(claim.epsilon, least=10_000, most=24_000)
     )
 
 
-def label_binary(epsilon: float, delta: float, *, corrected: bool) -> Game:
+def label_binary(claim: Budget, *, corrected: bool) -> Game:
     """Contributions ±x/2 of one weight vector, accounted as if they were orthogonal."""
     contribution = "general" if corrected else "label"
     noise = noise_multiplier(
-        epsilon=epsilon,
-        delta=delta,
+        epsilon=claim.epsilon,
+        delta=claim.delta,
         rate=1.0,
         steps=1,
         relation="replace",
@@ -75,23 +78,25 @@ def label_binary(epsilon: float, delta: float, *, corrected: bool) -> Game:
         contribution="general" if contribution == "general" else "label",
     )
     name = f"{'corrected' if corrected else 'refuted'}-label-binary"
-    return _opposite_steps(name, event, delta, "replace", enough_runs(epsilon, most=80_000))
+    return _opposite_steps(
+        name, event, claim.delta, "replace", enough_runs(claim.epsilon, least=24_000, most=80_000)
+    )
 
 
-def learnt_bounds(epsilon: float, delta: float, *, corrected: bool) -> Game:
+def learnt_bounds(claim: Budget, *, corrected: bool) -> Game:
     """A noisy sum of a private column scaled to [-1, 1] by its own least and largest value.
 
     A hundred others have the value 1; the canary has 1 or a million. With declared bounds [0, 1]
     the million is clamped, and the sum moves by what one row may move it.
     """
-    mu = gaussian_mu(epsilon, delta)
+    mu = gaussian_mu(claim.epsilon, claim.delta)
     others = np.concatenate([[0.0], np.ones(99)])
 
     def run(second: bool) -> float:
         column = np.append(others, 1e6 if second else 0.0)
         low, high = (0.0, 1.0) if corrected else (column.min(), column.max())
         scaled = 2 * (np.clip(column, low, high) - low) / (high - low) - 1
-        ledger = MemoryLedger(epsilon=1.01 * epsilon, delta=delta, relation="replace")
+        ledger = MemoryLedger(epsilon=1.01 * claim.epsilon, delta=claim.delta, relation="replace")
         released = Releaser(ledger, noise_source()).gaussian(
             np.array([scaled.sum()]),
             sensitivity=Sensitivity.of_clipped_sum(1.0),
@@ -106,7 +111,7 @@ def learnt_bounds(epsilon: float, delta: float, *, corrected: bool) -> Game:
         mechanism=f"{'corrected' if corrected else 'refuted'}-learnt-bounds",
         relation="replace",
         accounted="replace",
-        delta=delta,
+        delta=claim.delta,
         events=(GaussianEvent(replace=mu, withhold=mu / math.sqrt(2)),),
         runs=4_000,
         run=run,
