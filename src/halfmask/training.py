@@ -26,6 +26,7 @@ from halfmask.memory import check_memory
 from halfmask.methods.auto import Choice, Problem, choose
 from halfmask.methods.fitted import LINEAR_METHODS, LinearMethod, linear_method
 from halfmask.model import LinearModel, Model
+from halfmask.row_products import fixed_order
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table
 
@@ -162,28 +163,29 @@ def train(
             state=lambda: state(table, releaser, delta=delta),
             **common,
         )
-    if choice.method == "additive":
-        from halfmask.additive_model import AdditiveModel
-        from halfmask.methods.additive import fit_additive
+    with fixed_order(len(table.public_sources) + len(table.private_sources)):
+        if choice.method == "additive":
+            from halfmask.additive_model import AdditiveModel
+            from halfmask.methods.additive import fit_additive
 
-        if options:
-            raise InputError(f"Method 'additive' has no option {next(iter(options))!r}.")
-        added = fit_additive(
-            table,
-            releaser,
-            epsilon=epsilon,
-            delta=delta,
-            public_model=public_model,
-            sample_weight=weights,
+            if options:
+                raise InputError(f"Method 'additive' has no option {next(iter(options))!r}.")
+            added = fit_additive(
+                table,
+                releaser,
+                epsilon=epsilon,
+                delta=delta,
+                public_model=public_model,
+                sample_weight=weights,
+            )
+            stated = state(table, releaser, delta=delta, notes=added.notes)
+            return AdditiveModel(privacy=stated, details=added.details, fit=added, **common)
+        fitter = linear_method(choice.method)
+        _check_options(choice.method, fitter, options or {})
+        fit = fitter(table, releaser, epsilon=epsilon, delta=delta, **dict(options or {}))
+        return LinearModel(
+            privacy=state(table, releaser, delta=delta), details=fit.details, fit=fit, **common
         )
-        stated = state(table, releaser, delta=delta, notes=added.notes)
-        return AdditiveModel(privacy=stated, details=added.details, fit=added, **common)
-    fitter = linear_method(choice.method)
-    _check_options(choice.method, fitter, options or {})
-    fit = fitter(table, releaser, epsilon=epsilon, delta=delta, **dict(options or {}))
-    return LinearModel(
-        privacy=state(table, releaser, delta=delta), details=fit.details, fit=fit, **common
-    )
 
 
 def _checked_weights(

@@ -8,6 +8,7 @@ import numpy as np
 
 from halfmask.errors import DataError, InputError
 from halfmask.features.base import FeatureMap, batches, rows_of
+from halfmask.row_products import in_order
 
 _BATCH = 8192
 
@@ -41,9 +42,15 @@ class PublicPCA(FeatureMap):
             raise DataError("Principal components need at least one public column.")
         mean = rows.mean(axis=0, dtype=np.float64)
         moment = np.zeros((width, width))
-        for part in batches(n, _BATCH):
-            centred = rows[part] - mean.astype(rows.dtype)
-            moment += centred.T @ centred
+        middle = mean.astype(rows.dtype)
+
+        def products(part: slice) -> np.ndarray:
+            centred = rows[part] - middle
+            found: np.ndarray = centred.T @ centred
+            return found
+
+        for found in in_order(list(batches(n, _BATCH)), products, numbers=rows.size):
+            moment += found
         variance, directions = np.linalg.eigh(moment / max(n, 1))
         variance, directions = variance[::-1], directions[:, ::-1]
         kept = variance > 1e-10 * max(float(variance[0]), 1e-300)
@@ -60,6 +67,10 @@ class PublicPCA(FeatureMap):
         self.check_fitted()
         rows = rows_of(X, width=len(self.mean_))
         out = np.empty((len(rows), self.basis_.shape[1]), dtype=self.basis_.dtype)
-        for part in batches(len(rows), _BATCH):
+
+        def fill(part: slice) -> None:
             out[part] = (rows[part] - self.mean_) @ self.basis_
+
+        for _ in in_order(list(batches(len(rows), _BATCH)), fill, numbers=rows.size):
+            pass
         return out

@@ -17,6 +17,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_expit, logsumexp
 
 from halfmask.methods.evidence import Ridge
+from halfmask.row_products import crossed, times
 
 _STEPS = 30
 _TOLERANCE = 0.01
@@ -42,14 +43,14 @@ def logistic_from_sums(
     furthest = row_weights @ np.abs(rows)
     possible = np.clip(statistic[:, 0], -furthest, furthest)
     # Σ weight·row·t with t in {0, 1}, from the signed sums and the public ones.
-    target = scale * (ridge.basis.T @ (possible + rows.T @ row_weights)) / 2
+    target = scale * (ridge.basis.T @ (possible + crossed(rows, row_weights))) / 2
     release_noise = scale**2 * noise / 4
     base = scale**2 * ridge.penalty * max(ridge.label_variance / 4, _LEAST_VARIANCE)
 
     def loss(penalty: np.ndarray, w: np.ndarray) -> tuple[float, np.ndarray]:
-        odds = design @ w
+        odds = times(design, w)
         value = -float(row_weights @ log_expit(-odds)) - float(target @ w)
-        gradient = (row_weights * expit(odds)) @ design - target
+        gradient = crossed(design, row_weights * expit(odds)) - target
         return value + float(penalty @ w**2) / 2, gradient + penalty * w
 
     w = np.zeros(design.shape[1])
@@ -122,7 +123,7 @@ def softmax_of_ridge(
     factor cannot. The noise that the scores share with the statistic (variance `noise` an entry) is
     taken out of their product by Stein's identity.
     """
-    scores = rows @ ridge.coef
+    scores = times(rows, ridge.coef)
     shared = noise * statistic.shape[1] * float((1 / (ridge.eigenvalues + ridge.penalty)).sum())
     product = float((statistic * ridge.coef).sum()) - shared
 
@@ -138,5 +139,4 @@ def softmax_of_ridge(
 def _whitened(rows: np.ndarray, ridge: Ridge) -> tuple[np.ndarray, np.ndarray]:
     """Rows in coordinates in which linear curvature and penalty add up to 1, for the optimiser."""
     scale = 1 / np.sqrt(ridge.eigenvalues + ridge.penalty)
-    design: np.ndarray = rows @ (ridge.basis * scale)
-    return design, scale
+    return times(rows, ridge.basis * scale), scale

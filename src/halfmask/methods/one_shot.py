@@ -39,6 +39,7 @@ from halfmask.methods.released_moments import (
     plan_moments,
     released_numbers,
 )
+from halfmask.row_products import crossed
 from halfmask.table import Table
 from halfmask.units import unit_weights
 
@@ -173,7 +174,7 @@ def _from_sums(
     chosen: dict[str, Any] = {}
     if classes > 2:
         # Around 1/K the sums of rare classes start from a prior of equal shares.
-        even = basis.rows.T @ basis.row_weights / classes
+        even = crossed(basis.rows, basis.row_weights) / classes
         ridge = _ridge(moments, sums - even[:, None], 1 / classes * (1 - 1 / classes))
         coef = softmax_of_ridge(basis.rows, basis.row_weights, sums, ridge, noise)
         head = "softmax"
@@ -223,7 +224,7 @@ def _from_moments(
         ]
     )
     # Fitted rather than counted: under much noise the shares fall back to equal ones.
-    counts = (basis.row_weights @ basis.rows) @ fit.alone.coef
+    counts = crossed(basis.rows, basis.row_weights) @ fit.alone.coef
     if classes == 2:
         # From one signed score to those of both classes: (1 ∓ f)/2.
         coef = np.hstack([-coef, coef]) / 2

@@ -21,6 +21,7 @@ from halfmask.methods.fitted import LinearFit
 from halfmask.methods.gd import Descent, GdConfig, coded_targets
 from halfmask.methods.one_shot import plan_one_shot
 from halfmask.methods.unit_rows import unit_rows, weighed_by_unit
+from halfmask.row_products import times
 from halfmask.table import Table
 
 
@@ -59,7 +60,7 @@ def fit_from_public_start(
         skipped=table.skipped,
     )
     start = fit_start()
-    descent.start_from((table.public @ start.coef.T + start.intercept - middle) / half)
+    descent.start_from((times(table.public, start.coef.T) + start.intercept - middle) / half)
     coef, intercept = rows.unfold(descent.run(None))
     coef *= half
     coef[:, : table.public.shape[1]] += start.coef

@@ -23,6 +23,7 @@ from halfmask.methods.moment_sensitivity import (
     replace_sensitivity,
     withhold_sensitivity,
 )
+from halfmask.row_products import crossed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -111,10 +112,10 @@ def _unpacked(
     to_private, private_variance = block("private_label", weights.private_label, (r, m))
     weighted = public * row_weights[:, None]
     if bounds.label == "public":
-        to_public = weighted.T @ label
+        to_public = crossed(weighted, label)
     return Moments(
         rows=float(row_weights.sum()),
-        public_public=weighted.T @ public,
+        public_public=crossed(weighted, public),
         public_private=cross,
         private_private=unpack_symmetric(packed.ravel(), r),
         public_label=to_public,
@@ -154,15 +155,17 @@ def weighted_blocks(
     blocks: dict[str, np.ndarray] = {}
     weighted = public * row_weights[:, None]
     if private.shape[1]:
-        blocks["public_private"] = weights.public_private * (weighted.T @ private)
+        blocks["public_private"] = weights.public_private * crossed(weighted, private)
         even = bool((row_weights == 1).all())
         scaled = private if even else private * np.sqrt(row_weights)[:, None]
         # One array against itself: half the work of a general product.
-        blocks["private_private"] = weights.private_private * pack_symmetric(scaled.T @ scaled)
-        own_label = private.T @ (label * row_weights[:, None])
+        blocks["private_private"] = weights.private_private * pack_symmetric(
+            crossed(scaled, scaled)
+        )
+        own_label = crossed(private, label * row_weights[:, None])
         blocks["private_label"] = weights.private_label * own_label
     if bounds.label != "public":
-        blocks["public_label"] = weights.public_label * (weighted.T @ label)
+        blocks["public_label"] = weights.public_label * crossed(weighted, label)
     return blocks
 
 

@@ -18,6 +18,7 @@ from halfmask.encoding import Scaled, declared
 from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all
 from halfmask.methods.gd_sensitivity import RowBounds
+from halfmask.row_products import crossed, times
 from halfmask.table import Table
 from halfmask.units import unit_weights
 
@@ -67,13 +68,13 @@ class UnitRows:
 
     def scores(self, theta: Floats) -> Floats:
         """One column of scores per output."""
-        found: Floats = np.asarray(self.matrix @ theta) - self.centre @ theta
+        found: Floats = times(self.matrix, theta) - self.centre @ theta
         return found + self.offset
 
     def gradient_sum(self, slopes: Floats) -> Floats:
         """The sum of slope ⊗ row over all rows, as columns x outputs."""
         weighted = slopes * self.row_weights[:, None]
-        found: Floats = np.asarray(self.matrix.T @ weighted)
+        found: Floats = crossed(self.matrix, weighted)
         return found - np.outer(self.centre, weighted.sum(axis=0))
 
     def unfold(self, theta: Floats) -> tuple[Floats, Floats]:
@@ -199,7 +200,7 @@ def _public_block(
     if started:
         scale *= _STARTED
     squares = np.einsum("ij,ij,j->i", block, block, scale**2)
-    squares += float(centre**2 @ scale**2) - 2 * (block @ (centre * scale**2))
+    squares += float(centre**2 @ scale**2) - 2 * times(block, centre * scale**2)
     norms = np.sqrt(np.maximum(squares, 0.0))
     everyone = shards.gather(norms)
     long, longest = float(np.quantile(everyone, _LONG)), float(everyone.max())
