@@ -9,20 +9,29 @@ from halfmask.table import Codes, Table
 
 # Measured, docs/scale.md. Methods with blocks hold them, and up to two copies at a time.
 _BY_ROW = 200
+_BY_LINEAR_ROW = 700
+_BY_OUTPUT = 64
 _BLOCKS = 3
 _BY_PRODUCT = 100
 
 
-def needed(table: Table, method: str) -> int:
-    """Bytes that a fit of `method` will take, about; from public sizes alone."""
+def needed(table: Table, method: str, *, blocks: bool = False) -> int:
+    """Bytes that a fit of `method` will take, about; from public sizes alone.
+
+    With `blocks` it has to make features as numbers, although the table holds codes.
+    """
     if method == "mlp":
         return 0
     if method == "additive":
         return _BY_ROW * table.n
     width = len(table.public_sources) + len(table.private_sources)
-    blocks = _BLOCKS if isinstance(table.features, Codes) else _BLOCKS - 1
     products = _BY_PRODUCT * width**2 if method == "one-shot" else 0
-    return 8 * blocks * table.n * width + products
+    if isinstance(table.features, Codes) and not blocks and method != "label-span":
+        kept = 2 * 16 * sum(column.numbers is not None for column in table.features.columns)
+        by_row = _BY_LINEAR_ROW + kept + _BY_OUTPUT * max(len(table.classes or ()) - 2, 0)
+        return by_row * table.n + products
+    copies = _BLOCKS if isinstance(table.features, Codes) else _BLOCKS - 1
+    return 8 * copies * table.n * width + products
 
 
 def available() -> int | None:
@@ -32,9 +41,9 @@ def available() -> int | None:
     return min(known) if known else None
 
 
-def check_memory(table: Table, method: str) -> None:
+def check_memory(table: Table, method: str, *, blocks: bool = False) -> None:
     """Refuse a fit that cannot succeed."""
-    need, free = needed(table, method), available()
+    need, free = needed(table, method, blocks=blocks), available()
     if free is None or need <= free:
         return
     width = len(table.public_sources) + len(table.private_sources)

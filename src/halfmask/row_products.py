@@ -8,6 +8,7 @@ under an unsafe seed is the same to the byte on any number of threads.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -52,8 +53,34 @@ def in_order(
         yield from pool.map(work, parts)
 
 
+class RowMatrix(ABC):
+    """Rows that are known by what their products are."""
+
+    shape: tuple[int, int]
+
+    @abstractmethod
+    def times(self, weights: np.ndarray) -> np.ndarray:
+        """rows @ weights."""
+
+    @abstractmethod
+    def crossed(self, values: np.ndarray) -> np.ndarray:
+        """rowsᵀ @ values."""
+
+    @abstractmethod
+    def block(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Some of the rows, by position, as an array."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
+Rows = np.ndarray | RowMatrix
+
+
 def times(rows: Any, weights: np.ndarray) -> np.ndarray:
-    """rows @ weights, of an array or a sparse matrix."""
+    """rows @ weights, of an array, a `RowMatrix` or a sparse matrix."""
+    if isinstance(rows, RowMatrix):
+        return rows.times(weights)
     if not isinstance(rows, np.ndarray):
         return np.asarray(rows @ weights)
     found = np.empty((len(rows), *weights.shape[1:]))
@@ -67,7 +94,9 @@ def times(rows: Any, weights: np.ndarray) -> np.ndarray:
 
 
 def crossed(first: Any, second: np.ndarray) -> np.ndarray:
-    """firstᵀ @ second, a sum over rows, of an array or a sparse matrix and an array."""
+    """firstᵀ @ second, a sum over rows; the first may be a `RowMatrix` or a sparse matrix."""
+    if isinstance(first, RowMatrix):
+        return first.crossed(second)
     if not isinstance(first, np.ndarray):
         return np.asarray(first.T @ second)
     total = np.zeros((*first.shape[1:], *second.shape[1:]))
@@ -79,6 +108,11 @@ def crossed(first: Any, second: np.ndarray) -> np.ndarray:
     for part in work:
         total += part
     return total
+
+
+def block(rows: Rows, some: slice | np.ndarray) -> np.ndarray:
+    """Some of the rows, by position, as an array."""
+    return rows.block(some) if isinstance(rows, RowMatrix) else rows[some]
 
 
 def _threads() -> int:

@@ -61,11 +61,20 @@ class CodedColumn:
         self._codes, self._level_of = codes, level_of
 
     @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(self._codes)
+
+    @property
     def codes(self) -> np.ndarray:
         """The level of each row."""
+        return self.codes_of(slice(None))
+
+    def codes_of(self, rows: slice) -> np.ndarray:
+        """The levels of some rows."""
         if self._level_of is None:
-            return self._codes
-        found: np.ndarray = self._level_of[self._codes]
+            return self._codes[rows]
+        found: np.ndarray = self._level_of[self._codes[rows]]
         return found
 
     def mapped(self, groups: np.ndarray, rows: slice) -> np.ndarray:
@@ -156,6 +165,13 @@ class Blocks:
     def n(self) -> int:
         return len(self.private)
 
+    @property
+    def widths(self) -> tuple[int, int]:
+        return self.public.shape[1], self.private.shape[1]
+
+    def only_public(self) -> Blocks:
+        return replace(self, private=np.zeros((self.n, 0)))
+
     def kept(self, rows: np.ndarray) -> Blocks:
         return Blocks(public=self.public[rows], private=self.private[rows])
 
@@ -187,6 +203,16 @@ class Codes:
         if any(column.cells.grid is None for column in self.columns):
             return ()
         return tuple(column.coded() for column in self.columns)
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """The number of public and of private features."""
+        public = sum(column.width for column in self.columns if not column.private)
+        return public, sum(column.width for column in self.columns) - public
+
+    def only_public(self) -> Codes:
+        """The same without private columns."""
+        return replace(self, columns=tuple(c for c in self.columns if not c.private))
 
     def _block(self, *, private: bool) -> np.ndarray:
         columns = [column for column in self.columns if column.private == private]
@@ -267,6 +293,11 @@ class Table:
     def private(self) -> np.ndarray:
         """The private features, one row each."""
         return self.features.private
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """The number of public and of private features, for which no block is made."""
+        return self.features.widths
 
     @property
     def coded(self) -> tuple[CodedColumn, ...]:

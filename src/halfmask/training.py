@@ -126,7 +126,10 @@ def train(
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
     if ranks is not None:
         _check_spread(table, choice.method)
-    check_memory(table, choice.method)
+    # A map or a penalty of the user's reads numbers, and one-shot gathers public rows as such.
+    blocks = bool({"feature_map", "penalty", "regulariser"} & set(options or {}))
+    blocks = blocks or (ranks is not None and choice.method == "one-shot")
+    check_memory(table, choice.method, blocks=blocks)
     weights = _checked_weights(sample_weight, table, choice.method, frame_rows)
     if public_model is not None and choice.method != "additive":
         raise InputError(

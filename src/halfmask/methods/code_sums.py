@@ -6,7 +6,7 @@ pair. A block's codes stay in the processor's cache between the two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,20 +22,20 @@ _PACKED = 1 << 14
 
 
 class CodeSums:
-    """The columns' codes, packed in pairs."""
+    """The columns' codes, packed in pairs; `packed=False` serves sums and scores of pairs alone."""
 
-    def __init__(self, columns: Sequence[CodedColumn]) -> None:
+    def __init__(self, columns: Sequence[CodedColumn], *, packed: bool = True) -> None:
         self.levels = [column.levels for column in columns]
         self._columns = columns
-        self.rows = 0
+        self.rows = columns[0].rows if columns else 0
         self._packs: list[tuple[list[int], NDArray[np.unsignedinteger]]] = []
         waiting = sorted(range(len(columns)), key=lambda place: -self.levels[place])
+        waiting = waiting if packed else []
         while waiting:
             first = waiting.pop(0)
             fits = (p for p in waiting if self.levels[first] * self.levels[p] <= _PACKED)
             second = next(fits, None)
             codes = columns[first].codes
-            self.rows = len(codes)
             if second is not None:
                 waiting.remove(second)
                 small = np.min_scalar_type(self.levels[first] * self.levels[second])
@@ -76,11 +76,21 @@ class CodeSums:
         return self._by_column(totals), total
 
     def pair_sums(
-        self, maps: Sequence[Indices], sizes: Sequence[int], values: Floats
+        self,
+        maps: Sequence[Indices],
+        sizes: Sequence[int],
+        values: Floats,
+        *,
+        pairs: Iterable[tuple[int, int]] | None = None,
     ) -> tuple[list[Floats], dict[tuple[int, int], Floats]]:
-        """`values` summed by group and by pairs of groups (i > j); `maps` from levels to groups."""
+        """`values` summed by group and by pairs of groups (i > j); `maps` from levels to groups.
+
+        `pairs` names the pairs that are wanted; all are, unless told.
+        """
         alone = [np.zeros(size) for size in sizes]
-        pairs = {(i, j): np.zeros(sizes[i] * sizes[j]) for i in range(len(sizes)) for j in range(i)}
+        if pairs is None:
+            pairs = [(i, j) for i in range(len(sizes)) for j in range(i)]
+        totals = {(i, j): np.zeros(sizes[i] * sizes[j]) for i, j in pairs}
         both = np.empty(min(BLOCK, self.rows), dtype=np.intp)
         for start in range(0, self.rows, BLOCK):
             at = slice(start, start + BLOCK)
@@ -89,10 +99,28 @@ class CodeSums:
             # Added row by row, so that the rounding is that of one sum over all rows.
             for total, group in zip(alone, groups, strict=True):
                 np.add.at(total, group, some)
-            for (i, j), total in pairs.items():
+            for (i, j), total in totals.items():
                 pair = np.multiply(groups[i], sizes[j], out=both[: len(some)])
                 np.add.at(total, np.add(pair, groups[j], out=pair), some)
-        return alone, {(i, j): pairs[i, j].reshape(sizes[i], sizes[j]) for i, j in pairs}
+        return alone, {
+            (i, j): total.reshape(sizes[i], sizes[j]) for (i, j), total in totals.items()
+        }
+
+    def pair_scores(
+        self, alone: Sequence[Floats], pairs: Mapping[tuple[int, int], Floats]
+    ) -> Floats:
+        """Σ of the weights of the row's levels and of those of its pairs of levels (i > j)."""
+        found = np.zeros(self.rows)
+        tables = {(i, j): np.ascontiguousarray(table).ravel() for (i, j), table in pairs.items()}
+        for start in range(0, self.rows, BLOCK):
+            at = slice(start, start + BLOCK)
+            part = found[at]
+            levels = [column.codes_of(at).astype(np.intp) for column in self._columns]
+            for table, level in zip(alone, levels, strict=True):
+                part += table[level]
+            for (i, j), table in tables.items():
+                part += table[levels[i] * self.levels[j] + levels[j]]
+        return found
 
     def _blocks(self) -> Iterator[tuple[int, list[Indices]]]:
         for start in range(0, self.rows, BLOCK):
