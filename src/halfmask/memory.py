@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from halfmask.errors import InputError
+from halfmask.scratch import available
 from halfmask.table import Codes, Table
 
 # Measured, docs/scale.md. Methods with blocks hold them, and up to two copies at a time.
@@ -34,13 +33,6 @@ def needed(table: Table, method: str, *, blocks: bool = False) -> int:
     return 8 * copies * table.n * width + products
 
 
-def available() -> int | None:
-    """Bytes that this process may still take: of the machine or of its control group."""
-    found = [_free_of_machine(), _free_of_group()]
-    known = [free for free in found if free is not None]
-    return min(known) if known else None
-
-
 def check_memory(table: Table, method: str, *, blocks: bool = False) -> None:
     """Refuse a fit that cannot succeed."""
     need, free = needed(table, method, blocks=blocks), available()
@@ -67,27 +59,3 @@ def _instead(table: Table, method: str) -> str:
 
 def _size(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
-
-
-def _free_of_machine() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    sizes = dict(line.split(":", 1) for line in lines)
-    free = sizes.get("MemAvailable")
-    return None if free is None else 1024 * int(free.split()[0])
-
-
-def _free_of_group() -> int | None:
-    """What a container may still take (control groups, version 2)."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        limit = (folder / "memory.max").read_text(encoding="ascii").strip()
-        used = int((folder / "memory.current").read_text(encoding="ascii"))
-        # Pages of files count as used, and are given up when asked for.
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        cached = int(stat.get("inactive_file", 0))
-    except (OSError, ValueError):
-        return None
-    return None if limit == "max" else max(int(limit) - used + cached, 0)

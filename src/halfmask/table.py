@@ -32,6 +32,7 @@ from halfmask.errors import DataError, InputError, SchemaError
 from halfmask.frames import as_arrow, check_columns, numbered, numbers, pieces, texts
 from halfmask.reading import read_frame
 from halfmask.schema import Column, Label, Schema
+from halfmask.scratch import Room
 from halfmask.units import first_rows, unit_codes
 
 __all__ = ["Encoder", "Table", "read_frame"]
@@ -69,6 +70,11 @@ class CodedColumn:
     def codes(self) -> np.ndarray:
         """The level of each row."""
         return self.codes_of(slice(None))
+
+    @property
+    def held(self) -> bool:
+        """Whether levels are there as they are, so that reading them all takes no memory."""
+        return self._level_of is None
 
     def codes_of(self, rows: slice) -> np.ndarray:
         """The levels of some rows."""
@@ -593,19 +599,22 @@ class Encoder:
         return Codes(columns=tuple(kept), n=2)
 
     def _reserved(self, n: int, columns: tuple[Column, ...]) -> Codes:
-        """Room for the codes of `n` rows."""
+        """Room for the codes of `n` rows, mapped from a file where memory is short."""
         kept = []
-        for column in columns:
-            cells = self._cells[column.name]
-            kept.append(
-                KeptColumn(
-                    name=column.name,
-                    private=column.role == "private",
-                    cells=cells,
-                    codes=np.zeros(n, dtype=cells.dtype),
-                    numbers=None if cells.scaled is None else np.zeros(n),
+        known = [self._cells[column.name] for column in columns]
+        by_row = sum(each.dtype.itemsize + 8 * (each.scaled is not None) for each in known)
+        with Room(n * by_row) as room:
+            for column, cells in zip(columns, known, strict=True):
+                numbers = None if cells.scaled is None else room.zeros(n, np.float64)
+                kept.append(
+                    KeptColumn(
+                        name=column.name,
+                        private=column.role == "private",
+                        cells=cells,
+                        codes=room.zeros(n, cells.dtype),
+                        numbers=numbers,
+                    )
                 )
-            )
         return Codes(columns=tuple(kept), n=n)
 
     def encode_public(self, frame: Any) -> np.ndarray:
