@@ -429,3 +429,23 @@ def test_linear_methods_make_no_block_of_a_table() -> None:
         )
         model.predict(table)
         assert not {"public", "private"} & set(vars(table.features)), method
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_parts_of_a_file_are_its_rows_in_order(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_PIECE", 10)
+    monkeypatch.setattr(reading, "_LARGE_CSV", 0)
+    monkeypatch.setattr(reading, "_CSV_BLOCK", 64)
+    cells = [str(place) for place in range(95)]
+    path = tmp_path / f"rows.{kind}"
+    write(pa.table({"a": cells, "y": ["no"] * 95}), path)
+    with open_rows(path) as rows:
+        for ends in ((0, 95), (0, 1), (7, 40), (40, 60), (94, 95)):
+            part = rows.part(range(*ends))
+            assert part.num_rows == ends[1] - ends[0]
+            assert part.columns(["y", "a"])["a"].to_pylist() == cells[slice(*ends)]
+            starts = [(start, piece.num_rows) for start, piece in part.pieces(["a"])]
+            assert starts[0][0] == 0
+            assert sum(count for _, count in starts) == part.num_rows

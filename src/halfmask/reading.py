@@ -51,8 +51,29 @@ class FileRows:
             yield start, pa.Table.from_batches([batch]).select(list(names))
             start += batch.num_rows
 
+    def part(self, own: range) -> FileRows:
+        """Some of the rows, one after the other."""
+        return _PartRows(self, own)
+
     def _batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
         raise NotImplementedError
+
+
+class _PartRows(FileRows):
+    def __init__(self, rows: FileRows, own: range) -> None:
+        super().__init__(rows.column_names, len(own))
+        self._rows, self._own = rows, own
+
+    def _batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        start = 0
+        for batch in self._rows._batches(names):
+            low = max(self._own.start - start, 0)
+            high = min(self._own.stop - start, batch.num_rows)
+            if low < high:
+                yield batch.slice(low, high - low)
+            start += batch.num_rows
+            if start >= self._own.stop:
+                return
 
 
 class _ParquetRows(FileRows):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import math
 import os
 import secrets
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 METHODS = ("auto", "additive", *LINEAR_METHODS, "mlp")
 RUN = ".run"
-SPREAD_METHODS = ("one-shot", "gd", "mlp")
+SPREAD_METHODS = ("additive", "one-shot", "gd", "mlp")
 """Methods whose rows may be spread over several machines."""
 
 SKIPPED_PRIVATE = (
@@ -126,6 +128,8 @@ def train(
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
     if ranks is not None:
         _check_spread(table, choice.method)
+        if choice.method == "additive" and encoder is not None:
+            _check_same_levels(encoder, ranks)
     # A map or a penalty of the user's reads numbers, and one-shot gathers public rows as such.
     blocks = bool({"feature_map", "penalty", "regulariser"} & set(options or {}))
     blocks = blocks or (ranks is not None and choice.method == "one-shot")
@@ -278,6 +282,18 @@ def _check_spread(table: Table, method: str) -> None:
         )
     if table.unit is not None:
         raise InputError("A table with a [unit] needs all rows on one machine: start one process.")
+
+
+def _check_same_levels(encoder: Encoder, ranks: Ranks) -> None:
+    """Refuse machines that have learnt different levels of public columns."""
+    text = json.dumps(encoder.to_json(), sort_keys=True).encode()
+    mark = int.from_bytes(hashlib.sha256(text).digest()[:6], "big")
+    marks = ranks.gather(np.array([float(mark)]))
+    if (marks != marks[0]).any():
+        raise InputError(
+            "Method 'additive' learns levels from all rows of public columns: on several machines "
+            "it needs one file that each of them can read, or method 'gd'."
+        )
 
 
 def _check_options(method: str, fitter: LinearMethod, options: Mapping[str, Any]) -> None:

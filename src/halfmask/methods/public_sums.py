@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all, total_of
 from halfmask.methods.additive_descent import Stage
 from halfmask.methods.code_sums import CodeSums
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
@@ -42,13 +43,14 @@ def fit_public_sums(
     start: float,
     label_range: tuple[float, float],
     number: bool,
+    shards: Shards = ALONE,
 ) -> tuple[list[Floats], float]:
     """Weights of the levels of each column, and a start, in the label's scores.
 
     The released sums are those of weight · feature · (label − middle of its range): a label moves
     them by at most weight · ‖feature‖ · range. A missing label counts as the middle.
     """
-    rows = float(weights.sum())
+    rows = total_of(weights, shards)
     low, high = label_range
     middle, wide = (low + high) / 2, high - low
     chance = float(expit(start))
@@ -58,19 +60,19 @@ def fit_public_sums(
     sums = CodeSums(columns)
     features = [
         level_features(column, counts, 0.0, rows, alone=alone).whitened(_WHITEN)
-        for column, counts in zip(columns, sums.sums(weights), strict=True)
+        for column, counts in zip(columns, map(shards.sum, sums.sums(weights)), strict=True)
     ]
     squares = [np.einsum("ij,ij->i", f.vectors, f.vectors)[f.groups] for f in features]
     # In place where it can be: at millions of rows, numbers by row are what fills memory.
     lengths = sums.scores(squares)
     np.sqrt(np.maximum(lengths, 0.0, out=lengths), out=lengths)
-    constant = max(_CONSTANT * math.sqrt(float(np.mean(lengths**2))), 1e-3)
+    constant = max(_CONSTANT * math.sqrt(float(np.mean(shards.gather(lengths) ** 2))), 1e-3)
     np.hypot(lengths, constant, out=lengths)
-    limit = float(np.quantile(lengths, _LONG))
+    limit = float(np.quantile(shards.gather(lengths), _LONG))
     row_weights = np.divide(limit, lengths)
     np.minimum(1.0, row_weights, out=row_weights)
     lengths *= row_weights
-    longest = float(lengths.max()) * (1 + 1e-9)
+    longest = float(shards.gather(np.array([lengths.max()])).max()) * (1 + 1e-9)
     del lengths
     moves = (longest * wide, longest * wide / 2)
     row_weights *= weights
@@ -83,9 +85,9 @@ def fit_public_sums(
     scale = np.ones(sum(f.vectors.shape[1] for f in features) + 1)
     scale[-1] = constant
     noisy = stage.release(scale * summed(labelled * (target - middle)), moves)
-    known = noisy / scale + middle * summed(np.ones(len(target)))
+    known = noisy / scale + middle * shards.sum(summed(np.ones(len(target))))
     std = stage.noise(moves) / scale
-    solved = _Solver(features, sums, row_weights, known, std, number).solve(start)
+    solved = _Solver(features, sums, row_weights, known, std, number, shards).solve(start)
     ends = np.cumsum([f.vectors.shape[1] for f in features])
     parts = np.split(solved[:-1], ends[:-1])
     return [f.by_level(part) for f, part in zip(features, parts, strict=True)], float(solved[-1])
@@ -109,8 +111,10 @@ class _Solver:
         known: Floats,
         std: Floats,
         number: bool,
+        shards: Shards,
     ) -> None:
         self._features, self._sums, self._weights = features, sums, weights
+        self._shards = shards
         self._known, self._std, self._number = known, std, number
         sizes = [f.vectors.shape[1] for f in features]
         self._ends, self._sizes = np.cumsum(sizes), np.array(sizes)
@@ -142,11 +146,18 @@ class _Solver:
             for _ in range((12, 4)[turn] if turn < 2 else 0):
                 scales = self._again(precision, right, scales)
             step = np.linalg.solve(precision + np.diag(self._prior(scales)), right) - theta
-            moved = math.sqrt(float(np.mean(self._scores(step) ** 2)))
+            moved = math.sqrt(self._mean(self._scores(step) ** 2))
             theta = theta + step * (1.0 if self._number else min(1.0, 1.0 / max(moved, 1e-9)))
             if moved < 0.02:
                 break
         return theta
+
+    def _mean(self, values: Floats) -> float:
+        """The mean over the rows of all machines, the same digits on each of them."""
+        if self._shards.count == 1:
+            return float(np.mean(values))
+        found = np.array([total_of(values, self._shards) / rows_in_all(len(values), self._shards)])
+        return float(self._shards.first(found)[0])
 
     def _prior(self, scales: Floats) -> Floats:
         return np.append(1 / scales[self._group], 1e-4)
@@ -166,7 +177,8 @@ class _Solver:
 
     def _summed(self, weighed: Floats) -> Floats:
         pairs = zip(self._features, self._sums.sums(weighed), strict=True)
-        return np.concatenate([*(f.sums(total) for f, total in pairs), [float(weighed.sum())]])
+        own = np.concatenate([*(f.sums(total) for f, total in pairs), [float(weighed.sum())]])
+        return self._shards.sum(own)
 
     def _gram(self, weights: Floats) -> Floats:
         """Σ weight · feature · featureᵀ, constant last, by counts of pairs of levels."""
@@ -184,4 +196,4 @@ class _Solver:
                 gram[mine, theirs] = first.vectors.T @ counts[i, j] @ second.vectors
                 gram[theirs, mine] = gram[mine, theirs].T
         gram[-1, -1] = weights.sum()
-        return gram
+        return self._shards.sum(gram)
