@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -408,6 +409,10 @@ def test_a_number_beyond_its_bounds_cannot_lengthen_a_row() -> None:
     rows = feature_rows(wild, private=True)
     assert np.linalg.norm(rows.block(slice(None)), axis=1).max() <= 1.0
     assert np.abs(rows.times(np.ones(2))).max() <= 1.0
+    (column,) = table.features.columns
+    both = replace(column, codes=np.full(2, column.cells.count - 1), numbers=np.ones(2))
+    forged = CodedRows([both], 2).block(slice(None))
+    np.testing.assert_array_equal(forged, [[0.0, 1.0], [0.0, 1.0]])
 
 
 def test_linear_methods_make_no_block_of_a_table() -> None:

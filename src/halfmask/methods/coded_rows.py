@@ -52,6 +52,7 @@ class CodedRows(RowMatrix):
             column.write(self._numbers[:, 2 * place : 2 * place + 2])
         # The encoder's are: what the sensitivity stands on is enforced all the same.
         np.nan_to_num(np.clip(self._numbers, -1, 1, out=self._numbers), copy=False)
+        self._numbers[:, 0::2][self._numbers[:, 1::2] > 0] = 0.0
 
     @cached_property
     def _sums(self) -> CodeSums:
