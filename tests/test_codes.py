@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ from halfmask import reading
 from halfmask.encoding import Bins, Grid, Levels, Scaled, _Search, declared, level_codes
 from halfmask.errors import DataError, InputError
 from halfmask.frames import dates, numbers, texts
+from halfmask.mechanisms.noise import noise_source
+from halfmask.methods.coded_rows import CodedRows, feature_rows
 from halfmask.reading import open_rows, read_frame
 from halfmask.schema import Column, Label, Schema, Unit
 from halfmask.table import Encoder, Table
+from halfmask.training import train
 
 LABEL = Label("y", "private", classes=("no", "yes"))
 WORDS = ("a", "b", "1", "true", "x y")
@@ -331,3 +335,122 @@ def test_close_whole_bounds_tell_whole_numbers_apart_and_numbers_between_them(
     # A level stands for a number within it.
     apart = np.abs(coded.values[coded.codes[len(whole) :]] - fine)
     assert apart.max() <= (bounds[1] - bounds[0]) / 48 + 1e-9
+
+
+def both_roles(table: Table) -> list[tuple[Any, np.ndarray]]:
+    """Each role's rows as codes, and the block that they stand for."""
+    return [
+        (feature_rows(table, private=private), table.private if private else table.public)
+        for private in (False, True)
+    ]
+
+
+@given(frames(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_products_with_codes_are_those_with_blocks(
+    made: tuple[Schema, pa.Table], data: st.DataObject
+) -> None:
+    schema, frame = made
+    table = Encoder.fit(schema, frame).encode(frame)
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    weights = rng.random(table.n)
+    for rows, block in both_roles(table):
+        assert isinstance(rows, CodedRows)
+        n, width = block.shape
+        assert rows.shape == block.shape
+        assert len(block[0]) == 0 or np.linalg.norm(block, axis=1).max() <= np.sqrt(width)
+        right, left = rng.normal(size=(width, 2)), rng.normal(size=(n, 3))
+        np.testing.assert_allclose(rows.times(right), block @ right, atol=1e-12)
+        np.testing.assert_allclose(rows.times(right[:, 0]), block @ right[:, 0], atol=1e-12)
+        np.testing.assert_allclose(rows.crossed(left), block.T @ left, atol=1e-12)
+        weighed = block.T @ (block * weights[:, None])
+        np.testing.assert_allclose(rows.gram(weights), weighed, atol=1e-12)
+        some = rng.integers(0, n, 5)
+        np.testing.assert_array_equal(rows.block(some), block[some])
+        np.testing.assert_array_equal(rows.block(slice(1, None, 2)), block[1::2])
+        middle, scale = rng.normal(size=width), rng.random(width)
+        form = rng.normal(size=(width, width))
+        form = form @ form.T
+        moved = block - middle
+        squares = np.einsum("ij,jk,ik->i", moved, form, moved)
+        np.testing.assert_allclose(rows.lengths(form, middle) ** 2, squares, atol=1e-9)
+        lengths = np.linalg.norm(moved * scale, axis=1)
+        np.testing.assert_allclose(rows.lengths_scaled(middle, scale), lengths, atol=1e-6)
+        sums, of_squares = rows.column_sums()
+        np.testing.assert_allclose(sums, block.sum(axis=0), atol=1e-12)
+        np.testing.assert_allclose(of_squares, (block**2).sum(axis=0), atol=1e-12)
+    (public, first), (private, second) = both_roles(table)
+    across = first.T @ (second * weights[:, None])
+    np.testing.assert_allclose(public.crossed_with(private, weights), across, atol=1e-12)
+
+
+@given(frames(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_no_digit_of_a_public_sum_follows_from_private_codes(
+    made: tuple[Schema, pa.Table], data: st.DataObject
+) -> None:
+    """Public sums are exact and stored: a last digit that private codes round would be a leak."""
+    schema, frame = made
+    table = Encoder.fit(schema, frame).encode(frame)
+    order = np.array(data.draw(st.permutations(range(table.n))))
+    other = table.planted(np.arange(table.n), table.kept(order))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    weights, values = rng.random(table.n), rng.normal(size=(table.n, 2))
+    first, second = (feature_rows(each, private=False) for each in (table, other))
+    assert first.gram(weights).tobytes() == second.gram(weights).tobytes()
+    assert first.crossed(values).tobytes() == second.crossed(values).tobytes()
+
+
+def test_a_number_beyond_its_bounds_cannot_lengthen_a_row() -> None:
+    columns = (Column("a", "private", "number", bounds=(0, 1), bins=0),)
+    frame = pa.table({"a": [0.1, 0.5], "y": ["no", "yes"]})
+    table = Encoder.fit(Schema(LABEL, columns), frame).encode(frame)
+    wild = table.filled("a", np.array([1e6, -np.inf]))
+    rows = feature_rows(wild, private=True)
+    assert np.linalg.norm(rows.block(slice(None)), axis=1).max() <= 1.0
+    assert np.abs(rows.times(np.ones(2))).max() <= 1.0
+    (column,) = table.features.columns
+    both = replace(column, codes=np.full(2, column.cells.count - 1), numbers=np.ones(2))
+    forged = CodedRows([both], 2).block(slice(None))
+    np.testing.assert_array_equal(forged, [[0.0, 1.0], [0.0, 1.0]])
+
+
+def test_linear_methods_make_no_block_of_a_table() -> None:
+    rng = np.random.default_rng(0)
+    frame = pa.table({**{name: rng.random(400) for name in "abcd"}, "y": ["no", "yes"] * 200})
+    columns = tuple(
+        Column(name, role, "number", bounds=(0, 1))
+        for name, role in zip("abcd", ["public", "public", "private", "private"], strict=True)
+    )
+    for method in ("gd", "one-shot", "sgd", "dp-sgd"):
+        table = Encoder.fit(Schema(LABEL, columns), frame).encode(frame)
+        model = train(
+            table,
+            epsilon=1.0,
+            delta=1e-6,
+            relation="replace",
+            method=method,
+            noise=noise_source(),
+        )
+        model.predict(table)
+        assert not {"public", "private"} & set(vars(table.features)), method
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_parts_of_a_file_are_its_rows_in_order(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_PIECE", 10)
+    monkeypatch.setattr(reading, "_LARGE_CSV", 0)
+    monkeypatch.setattr(reading, "_CSV_BLOCK", 64)
+    cells = [str(place) for place in range(95)]
+    path = tmp_path / f"rows.{kind}"
+    write(pa.table({"a": cells, "y": ["no"] * 95}), path)
+    with open_rows(path) as rows:
+        for ends in ((0, 95), (0, 1), (7, 40), (40, 60), (94, 95)):
+            part = rows.part(range(*ends))
+            assert part.num_rows == ends[1] - ends[0]
+            assert part.columns(["y", "a"])["a"].to_pylist() == cells[slice(*ends)]
+            starts = [(start, piece.num_rows) for start, piece in part.pieces(["a"])]
+            assert starts[0][0] == 0
+            assert sum(count for _, count in starts) == part.num_rows

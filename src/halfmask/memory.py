@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from halfmask.errors import InputError
+from halfmask.scratch import available
 from halfmask.table import Codes, Table
 
 # Measured, docs/scale.md. Methods with blocks hold them, and up to two copies at a time.
 _BY_ROW = 200
 _BY_CLASS = 50
+_BY_LINEAR_ROW = 700
+_BY_OUTPUT = 64
 _BLOCKS = 3
 _BY_PRODUCT = 100
 
 
-def needed(table: Table, method: str) -> int:
-    """Bytes that a fit of `method` will take, about; from public sizes alone."""
+def needed(table: Table, method: str, *, blocks: bool = False) -> int:
+    """Bytes that a fit of `method` will take, about; from public sizes alone.
+
+    With `blocks` it has to make features as numbers, although the table holds codes.
+    """
     if method == "mlp":
         return 0
     if method == "additive":
         classes = len(table.classes or ())
         return (_BY_ROW + _BY_CLASS * (classes if classes > 2 else 0)) * table.n
     width = len(table.public_sources) + len(table.private_sources)
-    blocks = _BLOCKS if isinstance(table.features, Codes) else _BLOCKS - 1
     products = _BY_PRODUCT * width**2 if method == "one-shot" else 0
-    return 8 * blocks * table.n * width + products
+    if isinstance(table.features, Codes) and not blocks and method != "label-span":
+        kept = 2 * 16 * sum(column.numbers is not None for column in table.features.columns)
+        by_row = _BY_LINEAR_ROW + kept + _BY_OUTPUT * max(len(table.classes or ()) - 2, 0)
+        return by_row * table.n + products
+    copies = _BLOCKS if isinstance(table.features, Codes) else _BLOCKS - 1
+    return 8 * copies * table.n * width + products
 
 
-def available() -> int | None:
-    """Bytes that this process may still take: of the machine or of its control group."""
-    found = [_free_of_machine(), _free_of_group()]
-    known = [free for free in found if free is not None]
-    return min(known) if known else None
-
-
-def check_memory(table: Table, method: str) -> None:
+def check_memory(table: Table, method: str, *, blocks: bool = False) -> None:
     """Refuse a fit that cannot succeed."""
-    need, free = needed(table, method), available()
+    need, free = needed(table, method, blocks=blocks), available()
     if free is None or need <= free:
         return
     width = len(table.public_sources) + len(table.private_sources)
@@ -60,27 +61,3 @@ def _instead(table: Table, method: str) -> str:
 
 def _size(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
-
-
-def _free_of_machine() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    sizes = dict(line.split(":", 1) for line in lines)
-    free = sizes.get("MemAvailable")
-    return None if free is None else 1024 * int(free.split()[0])
-
-
-def _free_of_group() -> int | None:
-    """What a container may still take (control groups, version 2)."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        limit = (folder / "memory.max").read_text(encoding="ascii").strip()
-        used = int((folder / "memory.current").read_text(encoding="ascii"))
-        # Pages of files count as used, and are given up when asked for.
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        cached = int(stat.get("inactive_file", 0))
-    except (OSError, ValueError):
-        return None
-    return None if limit == "max" else max(int(limit) - used + cached, 0)

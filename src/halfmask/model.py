@@ -22,6 +22,7 @@ from scipy.special import expit, softmax
 from halfmask.errors import DataError, InputError
 from halfmask.methods.fitted import LinearFit
 from halfmask.model_folder import damaged, field, read_arrays, read_json, rebuilt
+from halfmask.row_products import times
 from halfmask.statement import Statement
 from halfmask.stored_options import options_from_json, options_to_json
 from halfmask.table import Blocks, Codes, Encoder, Table, Task
@@ -245,17 +246,21 @@ class LinearModel(Model):
 
     def scores(self, table: Table) -> Floats:
         """[public, private] @ coef.T + intercept, without copying the blocks together."""
+        from halfmask.methods.coded_rows import feature_rows
+
         mapped = self.fit.feature_map
-        public = table.public if mapped is None else mapped.transform(table.public)
-        split = public.shape[1]
-        if split + table.private.shape[1] != self.fit.coef.shape[1]:
+        public, private = (feature_rows(table, private=each) for each in (False, True))
+        if mapped is not None:
+            public = mapped.transform(table.public)
+        split, width = public.shape[1], public.shape[1] + private.shape[1]
+        if width != self.fit.coef.shape[1]:
             raise DataError(
-                f"The rows have {split + table.private.shape[1]} features, this model was fitted "
+                f"The rows have {width} features, this model was fitted "
                 f"on {self.fit.coef.shape[1]}: pass rows like those it was trained on."
             )
         scores: Floats = (
-            public @ self.fit.coef[:, :split].T
-            + table.private @ self.fit.coef[:, split:].T
+            times(public, self.fit.coef[:, :split].T)
+            + times(private, self.fit.coef[:, split:].T)
             + self.fit.intercept
         )
         return scores

@@ -1,4 +1,4 @@
-"""CSV and Parquet files as pyarrow tables, with errors that name file, row and remedy.
+"""CSV files, Parquet files and folders of these as tables; errors name file, row and remedy.
 
 A CSV is read as text throughout, so that "01" stays "01" until the schema says it is a number. No
 error quotes a cell: the reader does not know which columns are private.
@@ -6,8 +6,10 @@ error quotes a cell: the reader does not know which columns are private.
 
 from __future__ import annotations
 
+import bisect
 import csv
 import io
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +29,7 @@ _PIECE = 1 << 15
 # A larger CSV is converted piece by piece, a smaller one read whole.
 _LARGE_CSV = 1 << 26
 _CSV_BLOCK = 1 << 23
+_ROW = re.compile(r"', row (\d+)")
 
 
 class FileRows:
@@ -48,8 +51,29 @@ class FileRows:
             yield start, pa.Table.from_batches([batch]).select(list(names))
             start += batch.num_rows
 
+    def part(self, own: range) -> FileRows:
+        """Some of the rows, one after the other."""
+        return _PartRows(self, own)
+
     def _batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
         raise NotImplementedError
+
+
+class _PartRows(FileRows):
+    def __init__(self, rows: FileRows, own: range) -> None:
+        super().__init__(rows.column_names, len(own))
+        self._rows, self._own = rows, own
+
+    def _batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        start = 0
+        for batch in self._rows._batches(names):
+            low = max(self._own.start - start, 0)
+            high = min(self._own.stop - start, batch.num_rows)
+            if low < high:
+                yield batch.slice(low, high - low)
+            start += batch.num_rows
+            if start >= self._own.stop:
+                return
 
 
 class _ParquetRows(FileRows):
@@ -67,6 +91,85 @@ class _ParquetRows(FileRows):
             if batch is None:
                 return
             yield batch
+
+
+class _FolderRows(FileRows):
+    """The rows of all Parquet files of a folder, file by file in the order of their names.
+
+    One file is open at a time.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._files = _parquet_files(folder)
+        first = _parquet_schema(self._files[0])
+        self._ends: list[int] = []
+        count = 0
+        for file in self._files:
+            _check_same(first, _parquet_schema(file), self._files[0], file)
+            count += parquet_rows(file)
+            self._ends.append(count)
+        _check_rows(count, str(folder))
+        super().__init__(first.names, count)
+
+    def _batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        for file in self._files:
+            with _opened_parquet(file) as rows:
+                yield from rows._batches(names)
+
+    def named(self, error: DataError) -> DataError:
+        """The error with the file of the row it is about, and the row's number in that file."""
+
+        def place(found: re.Match[str]) -> str:
+            row = int(found[1])
+            at = bisect.bisect_left(self._ends, row)
+            if at == len(self._files):
+                return found[0]
+            before = self._ends[at - 1] if at else 0
+            return f"{found[0]} (row {row - before} of {self._files[at].name})"
+
+        return DataError(_ROW.sub(place, str(error), count=1))
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    """The folder's files; names that start with a dot or an underscore are notes of other tools."""
+    found = sorted(file for file in folder.iterdir() if file.name[0] not in "._")
+    for file in found:
+        if not is_parquet(file):
+            raise DataError(
+                f"{folder} holds {file.name!r}, which is not a Parquet file: a folder is read as "
+                "the rows of all its Parquet files. Move it elsewhere."
+            )
+    if not found:
+        raise DataError(f"Cannot read {folder}: it holds no Parquet file. Check the path.")
+    return found
+
+
+def _parquet_schema(file: Path) -> pa.Schema:
+    from pyarrow import parquet
+
+    try:
+        schema = parquet.read_schema(file)
+    except (pa.ArrowException, OSError):
+        raise _not_parquet(file) from None
+    _check_names(schema.names, str(file))
+    return schema
+
+
+def _check_same(first: pa.Schema, other: pa.Schema, first_file: Path, file: Path) -> None:
+    """Refuse files that are not parts of one table."""
+    for name in sorted({*first.names} ^ {*other.names}):
+        has, lacks = (first_file, file) if name in first.names else (file, first_file)
+        raise DataError(
+            f"Column {name!r} is in {has.name} but not in {lacks.name}: all files of a folder need "
+            "the same columns."
+        )
+    for name in first.names:
+        types = first.field(name).type, other.field(name).type
+        if types[0] != types[1]:
+            raise DataError(
+                f"Column {name!r} is {types[0]} in {first_file.name} and {types[1]} in {file.name}:"
+                " write all files of a folder with the same types."
+            )
 
 
 class _HeldRows(FileRows):
@@ -97,19 +200,31 @@ class _ConvertedRows(FileRows):
 
 
 @contextmanager
-def open_rows(path: str | Path) -> Iterator[FileRows]:
-    """The rows of a file (see `read_frame`) that may be larger than memory."""
-    file = Path(path)
-    if is_parquet(file):
-        from pyarrow import parquet
+def _opened_parquet(file: Path) -> Iterator[_ParquetRows]:
+    from pyarrow import parquet
 
+    try:
+        # A buffer, since row groups may be as large as the file.
+        opened = parquet.ParquetFile(file, buffer_size=1 << 18, pre_buffer=False)
+    except (pa.ArrowException, OSError):
+        raise _not_parquet(file) from None
+    with opened:
+        yield _ParquetRows(opened, file)
+
+
+@contextmanager
+def open_rows(path: str | Path) -> Iterator[FileRows]:
+    """The rows of a file or folder (see `read_frame`) that may be larger than memory."""
+    file = Path(path)
+    if file.is_dir():
+        rows_of_all = _FolderRows(file)
         try:
-            # A buffer, since row groups may be as large as the file.
-            opened = parquet.ParquetFile(file, buffer_size=1 << 18, pre_buffer=False)
-        except (pa.ArrowException, OSError):
-            raise _not_parquet(file) from None
-        with opened:
-            found = _ParquetRows(opened, file)
+            yield rows_of_all
+        except DataError as error:
+            raise rows_of_all.named(error) from None
+        return
+    if is_parquet(file):
+        with _opened_parquet(file) as found:
             _check_names(found.column_names, str(file))
             _check_rows(found.num_rows, str(file))
             yield found
@@ -150,8 +265,14 @@ def _converted(file: Path, store: IO[bytes]) -> FileRows:
 
 
 def read_frame(path: str | Path) -> pa.Table:
-    """The file as a table: Parquet by its first bytes, anything else as CSV with a header."""
+    """The file as a table: Parquet by its first bytes, anything else as CSV with a header.
+
+    A folder is the rows of all its Parquet files, in the order of their names.
+    """
     file = Path(path)
+    if file.is_dir():
+        with open_rows(file) as rows:
+            return rows.columns(rows.column_names)
     try:
         with file.open("rb") as stream:
             start = stream.read(len(_PARQUET_MAGIC))

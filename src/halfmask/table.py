@@ -32,6 +32,7 @@ from halfmask.errors import DataError, InputError, SchemaError
 from halfmask.frames import as_arrow, check_columns, numbered, numbers, pieces, texts
 from halfmask.reading import read_frame
 from halfmask.schema import Column, Label, Schema
+from halfmask.scratch import Room
 from halfmask.units import first_rows, unit_codes
 
 __all__ = ["Encoder", "Table", "read_frame"]
@@ -61,11 +62,25 @@ class CodedColumn:
         self._codes, self._level_of = codes, level_of
 
     @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(self._codes)
+
+    @property
     def codes(self) -> np.ndarray:
         """The level of each row."""
+        return self.codes_of(slice(None))
+
+    @property
+    def held(self) -> bool:
+        """Whether levels are there as they are, so that reading them all takes no memory."""
+        return self._level_of is None
+
+    def codes_of(self, rows: slice) -> np.ndarray:
+        """The levels of some rows."""
         if self._level_of is None:
-            return self._codes
-        found: np.ndarray = self._level_of[self._codes]
+            return self._codes[rows]
+        found: np.ndarray = self._level_of[self._codes[rows]]
         return found
 
     def mapped(self, groups: np.ndarray, rows: slice) -> np.ndarray:
@@ -156,6 +171,13 @@ class Blocks:
     def n(self) -> int:
         return len(self.private)
 
+    @property
+    def widths(self) -> tuple[int, int]:
+        return self.public.shape[1], self.private.shape[1]
+
+    def only_public(self) -> Blocks:
+        return replace(self, private=np.zeros((self.n, 0)))
+
     def kept(self, rows: np.ndarray) -> Blocks:
         return Blocks(public=self.public[rows], private=self.private[rows])
 
@@ -187,6 +209,16 @@ class Codes:
         if any(column.cells.grid is None for column in self.columns):
             return ()
         return tuple(column.coded() for column in self.columns)
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """The number of public and of private features."""
+        public = sum(column.width for column in self.columns if not column.private)
+        return public, sum(column.width for column in self.columns) - public
+
+    def only_public(self) -> Codes:
+        """The same without private columns."""
+        return replace(self, columns=tuple(c for c in self.columns if not c.private))
 
     def _block(self, *, private: bool) -> np.ndarray:
         columns = [column for column in self.columns if column.private == private]
@@ -267,6 +299,11 @@ class Table:
     def private(self) -> np.ndarray:
         """The private features, one row each."""
         return self.features.private
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """The number of public and of private features, for which no block is made."""
+        return self.features.widths
 
     @property
     def coded(self) -> tuple[CodedColumn, ...]:
@@ -562,19 +599,22 @@ class Encoder:
         return Codes(columns=tuple(kept), n=2)
 
     def _reserved(self, n: int, columns: tuple[Column, ...]) -> Codes:
-        """Room for the codes of `n` rows."""
+        """Room for the codes of `n` rows, mapped from a file where memory is short."""
         kept = []
-        for column in columns:
-            cells = self._cells[column.name]
-            kept.append(
-                KeptColumn(
-                    name=column.name,
-                    private=column.role == "private",
-                    cells=cells,
-                    codes=np.zeros(n, dtype=cells.dtype),
-                    numbers=None if cells.scaled is None else np.zeros(n),
+        known = [self._cells[column.name] for column in columns]
+        by_row = sum(each.dtype.itemsize + 8 * (each.scaled is not None) for each in known)
+        with Room(n * by_row) as room:
+            for column, cells in zip(columns, known, strict=True):
+                numbers = None if cells.scaled is None else room.zeros(n, np.float64)
+                kept.append(
+                    KeptColumn(
+                        name=column.name,
+                        private=column.role == "private",
+                        cells=cells,
+                        codes=room.zeros(n, cells.dtype),
+                        numbers=numbers,
+                    )
                 )
-            )
         return Codes(columns=tuple(kept), n=n)
 
     def encode_public(self, frame: Any) -> np.ndarray:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import math
 import os
 import secrets
@@ -26,6 +28,7 @@ from halfmask.memory import check_memory
 from halfmask.methods.auto import Choice, Problem, choose
 from halfmask.methods.fitted import LINEAR_METHODS, LinearMethod, linear_method
 from halfmask.model import LinearModel, Model
+from halfmask.row_products import fixed_order
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table
 
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
 METHODS = ("auto", "additive", *LINEAR_METHODS, "mlp")
 RUN = ".run"
-SPREAD_METHODS = ("one-shot", "gd", "mlp")
+SPREAD_METHODS = ("additive", "one-shot", "gd", "mlp")
 """Methods whose rows may be spread over several machines."""
 
 SKIPPED_PRIVATE = (
@@ -125,7 +128,12 @@ def train(
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
     if ranks is not None:
         _check_spread(table, choice.method)
-    check_memory(table, choice.method)
+        if choice.method == "additive" and encoder is not None:
+            _check_same_levels(encoder, ranks)
+    # A map or a penalty of the user's reads numbers, and one-shot gathers public rows as such.
+    blocks = bool({"feature_map", "penalty", "regulariser"} & set(options or {}))
+    blocks = blocks or (ranks is not None and choice.method == "one-shot")
+    check_memory(table, choice.method, blocks=blocks)
     weights = _checked_weights(sample_weight, table, choice.method, frame_rows)
     if public_model is not None and choice.method != "additive":
         raise InputError(
@@ -163,28 +171,29 @@ def train(
             state=lambda: state(table, releaser, delta=delta),
             **common,
         )
-    if choice.method == "additive":
-        from halfmask.additive_model import AdditiveModel
-        from halfmask.methods.additive import fit_additive
+    with fixed_order(len(table.public_sources) + len(table.private_sources)):
+        if choice.method == "additive":
+            from halfmask.additive_model import AdditiveModel
+            from halfmask.methods.additive import fit_additive
 
-        if options:
-            raise InputError(f"Method 'additive' has no option {next(iter(options))!r}.")
-        added = fit_additive(
-            table,
-            releaser,
-            epsilon=epsilon,
-            delta=delta,
-            public_model=public_model,
-            sample_weight=weights,
+            if options:
+                raise InputError(f"Method 'additive' has no option {next(iter(options))!r}.")
+            added = fit_additive(
+                table,
+                releaser,
+                epsilon=epsilon,
+                delta=delta,
+                public_model=public_model,
+                sample_weight=weights,
+            )
+            stated = state(table, releaser, delta=delta, notes=added.notes)
+            return AdditiveModel(privacy=stated, details=added.details, fit=added, **common)
+        fitter = linear_method(choice.method)
+        _check_options(choice.method, fitter, options or {})
+        fit = fitter(table, releaser, epsilon=epsilon, delta=delta, **dict(options or {}))
+        return LinearModel(
+            privacy=state(table, releaser, delta=delta), details=fit.details, fit=fit, **common
         )
-        stated = state(table, releaser, delta=delta, notes=added.notes)
-        return AdditiveModel(privacy=stated, details=added.details, fit=added, **common)
-    fitter = linear_method(choice.method)
-    _check_options(choice.method, fitter, options or {})
-    fit = fitter(table, releaser, epsilon=epsilon, delta=delta, **dict(options or {}))
-    return LinearModel(
-        privacy=state(table, releaser, delta=delta), details=fit.details, fit=fit, **common
-    )
 
 
 def _checked_weights(
@@ -274,6 +283,18 @@ def _check_spread(table: Table, method: str) -> None:
         )
     if table.unit is not None:
         raise InputError("A table with a [unit] needs all rows on one machine: start one process.")
+
+
+def _check_same_levels(encoder: Encoder, ranks: Ranks) -> None:
+    """Refuse machines that have learnt different levels of public columns."""
+    text = json.dumps(encoder.to_json(), sort_keys=True).encode()
+    mark = int.from_bytes(hashlib.sha256(text).digest()[:6], "big")
+    marks = ranks.gather(np.array([float(mark)]))
+    if (marks != marks[0]).any():
+        raise InputError(
+            "Method 'additive' learns levels from all rows of public columns: on several machines "
+            "it needs one file that each of them can read, or method 'gd'."
+        )
 
 
 def _check_options(method: str, fitter: LinearMethod, options: Mapping[str, Any]) -> None:

@@ -124,10 +124,14 @@ def test_mistakes_are_caught_by_a_replay(mutation: str, monkeypatch: pytest.Monk
 
         monkeypatch.setattr(additive_classes.ClassesRun, "_shares", shares)
     with pytest.raises((AssertionError, ReplayError)):
-        for pair in corner_pairs("all", "three"):
-            repeated = _longer(pair)
-            estimator = repeated.estimator("additive", epsilon=LOUD)
-            assert_within_charge(estimator, repeated.frame, repeated.neighbour, replaced=0)
+        _try_all_corners()
+
+
+def _try_all_corners() -> None:
+    for pair in corner_pairs("all", "three"):
+        repeated = _longer(pair)
+        estimator = repeated.estimator("additive", epsilon=LOUD)
+        assert_within_charge(estimator, repeated.frame, repeated.neighbour, replaced=0)
 
 
 # --- what is learnt

@@ -41,6 +41,16 @@ FITS: dict[str, dict[str, Any]] = {
         "label": "private",
         "features": "public",
     },
+    "additive, some columns public": {"method": "additive", "label": "private", "classes": 2},
+    "additive, label public": {"method": "additive", "label": "public", "classes": 2},
+    "additive, label alone private": {
+        "method": "additive",
+        "label": "private",
+        "features": "public",
+        "classes": 2,
+    },
+    "additive, a number": {"method": "additive", "label": "private", "classes": 0},
+    "additive, a public number": {"method": "additive", "label": "public", "classes": 0},
     "dp-sgd on a network": {
         "method": "mlp",
         "label": "private",
@@ -61,8 +71,8 @@ FITS: dict[str, dict[str, Any]] = {
 }
 
 
-def table(label: str = "public", features: str = "private") -> Table:
-    """Rows of three classes that 0/1 columns and a number tell."""
+def table(label: str = "public", features: str = "private", classes: int = CLASSES) -> Table:
+    """Rows of three classes (two, or a number) that 0/1 columns and a number tell."""
     generator = np.random.default_rng(0)
     kind = generator.integers(0, CLASSES, N)
     columns: dict[str, Any] = {
@@ -75,10 +85,11 @@ def table(label: str = "public", features: str = "private") -> Table:
         for i, role in enumerate(roles)
     ]
     number = Column(name="size", role=features, kind="number", bounds=(0.0, 10.0), bins=0)  # type: ignore[arg-type]
-    schema = Schema(
-        label=Label(name="kind", role=label, classes=tuple(range(CLASSES))),  # type: ignore[arg-type]
-        columns=(*binary, number),
-    )
+    target = Label(name="kind", role=label, bounds=(0.0, 2.0))  # type: ignore[arg-type]
+    if classes:
+        kind = np.minimum(kind, classes - 1)
+        target = Label(name="kind", role=label, classes=tuple(range(classes)))  # type: ignore[arg-type]
+    schema = Schema(label=target, columns=(*binary, number))
     frame = pa.table({**columns, "size": generator.random(N) * 10, "kind": kind})
     return Encoder.fit(schema, frame).encode(frame)
 
@@ -89,15 +100,14 @@ def part(whole: Table, rows: range) -> Table:
 
 def neighbour(whole: Table) -> Table:
     """The table with another private part of row 7."""
-    private, label = whole.private.copy(), whole.label
+    private, label = whole.private, whole.label
     assert label is not None
-    private[7] = (
-        whole.private[np.flatnonzero((private != private[7]).any(1))[0]] if private.size else 0
-    )
+    other = np.flatnonzero((private != private[7]).any(1)) if private.size else np.array([8])
+    planted = whole.planted(np.array([7]), whole.kept(other[:1]))
     if whole.label_private:
         label = label.copy()
-        label[7] = (label[7] + 1) % CLASSES
-    return replace(whole.with_blocks(private=private), label=label)
+        label[7] = (label[7] + 1) % len(whole.classes or "012")
+    return replace(planted, label=label)
 
 
 def noise_of(ranks: Any) -> NoiseSource:
@@ -108,7 +118,7 @@ def noise_of(ranks: Any) -> NoiseSource:
 def fit(name: str, ranks: Any = None, *, changed: bool = False, door: Any = None) -> dict[str, Any]:
     """Scores and epsilon of one of FITS, on all rows or on this machine's."""
     asked = FITS[name]
-    rows = table(asked["label"], asked.get("features", "private"))
+    rows = table(asked["label"], asked.get("features", "private"), asked.get("classes", CLASSES))
     rows = neighbour(rows) if changed else rows
     model = train(
         rows if ranks is None else part(rows, ranks.own(N)),

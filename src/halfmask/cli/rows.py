@@ -40,7 +40,8 @@ def training_rows(
     part. Files are decoded piece by piece.
     """
     from halfmask.errors import InputError
-    from halfmask.reading import is_parquet, open_rows, parquet_rows, read_frame
+    from halfmask.frames import numbered
+    from halfmask.reading import is_parquet, open_rows, parquet_rows
     from halfmask.table import Encoder
 
     apart = RANK in str(data)
@@ -64,15 +65,11 @@ def training_rows(
         with mapped_parquet(data, schema, own=own, **spread) as found:
             yield found
         return
-    if shared is not None:
-        frame = read_frame(data)
-        encoder = Encoder.fit(schema, frame)
-        own = shared.own(frame.num_rows)
-        yield encoder, encoder.encode(frame.slice(own.start, len(own)))
-        return
     with open_rows(data) as found_rows:
         encoder = Encoder.fit(schema, found_rows)
-        table = encoder.encode(found_rows)
+        own = range(found_rows.num_rows) if shared is None else shared.own(found_rows.num_rows)
+        with numbered(own.start):
+            table = encoder.encode(found_rows if shared is None else found_rows.part(own))
     yield encoder, table
 
 

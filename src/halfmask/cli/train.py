@@ -43,7 +43,7 @@ def train(
     unsafe_seed: int | None,
     as_json: bool,
 ) -> None:
-    """Train a model on DATA (CSV or Parquet) under a privacy budget.
+    """Train a model on DATA (CSV, Parquet or a folder of Parquet files) under a privacy budget.
 
     Under torchrun every process trains on its part of the rows: see docs/many-machines.md.
     """

@@ -175,12 +175,14 @@ def minimum(split: SplitRows) -> Floats:
     """The coefficients of least risk, without privacy."""
     from scipy.optimize import minimize
 
+    public = split.public[:]
+
     def risk(flat: Floats) -> tuple[float, Floats]:
         coef = flat.reshape(split.shape)
-        scores = split.public @ coef.T
+        scores = public @ coef.T
         slope = split.loss.slope(scores, split.target)
         value = float(split.loss.value(scores, split.target).mean())
-        return value, (slope.T @ split.public / len(slope)).ravel()
+        return value, (slope.T @ public / len(slope)).ravel()
 
     start = np.zeros(split.shape).ravel()
     found = minimize(

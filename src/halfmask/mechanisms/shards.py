@@ -74,6 +74,11 @@ def rows_in_all(rows: int, shards: Shards) -> int:
     return int(shards.sum(np.array([float(rows)]))[0])
 
 
+def total_of(values: Floats, shards: Shards) -> float:
+    """The sum of public numbers by row over the rows of all machines."""
+    return float(shards.sum(np.array([values.sum()]))[0])
+
+
 def own_place(rows: int, shards: Shards) -> slice:
     """Where this machine's rows are among the gathered ones."""
     counts = shards.gather(np.array([float(rows)])).astype(np.int64)

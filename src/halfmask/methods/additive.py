@@ -23,6 +23,7 @@ from halfmask.accounting.budget import Budget
 from halfmask.accounting.relations import Relation
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
+from halfmask.mechanisms.shards import ALONE, Shards, own_place, total_of
 from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, bounded_weight
 from halfmask.methods.code_sums import BLOCK, CodeSums
 from halfmask.methods.covered import covered_classes, covered_numbers
@@ -159,7 +160,11 @@ def plan_in_words(stages: Sequence[PlannedStage]) -> str:
 
 
 def row_weights(
-    table: Table, relation: Relation, mu: float, given: Floats | None = None
+    table: Table,
+    relation: Relation,
+    mu: float,
+    given: Floats | None = None,
+    shards: Shards = ALONE,
 ) -> tuple[Floats, float, float]:
     """Public weights in [0, 1], by which a unit counts as at most so many rows; that number; total.
 
@@ -171,7 +176,7 @@ def row_weights(
         weights, most = found.rows, float(found.most)
     if given is not None:
         weights = weights * (given / given.max())
-    return weights, most, float(weights.sum())
+    return weights, most, total_of(weights, shards)
 
 
 def _notes(table: Table, public_model: Any, given: Floats | None) -> Iterator[str]:
@@ -250,8 +255,10 @@ def fit_additive(
         raise InputError("Method 'additive' needs a schema: a bare array has no levels.")
     if not (table.label_private or any(column.private for column in table.coded)):
         raise InputError("Nothing is private: any ordinary method serves better.")
-    if releaser.shards.count > 1:
-        raise InputError("Method 'additive' needs all rows on one machine.")
+    if releaser.shards.count > 1 and sample_weight is not None:
+        raise InputError("Method 'additive' takes no sample_weight on several machines.")
+    if releaser.shards.count > 1 and table.classes is not None and len(table.classes) > 2:
+        raise InputError("For three classes and more, 'additive' needs all rows on one machine.")
     if public_model is not None:
         _check_public_model(table, public_model)
     budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
@@ -286,6 +293,7 @@ class AdditiveRun:
         sample_weight: Floats | None = None,
     ) -> None:
         self._public_model, self._groups = public_model, table.unit
+        self._shards, self._here = releaser.shards, own_place(table.n, releaser.shards)
         self._columns = table.coded
         self._private = [p for p, c in enumerate(table.coded) if c.private]
         self._public = [p for p, c in enumerate(table.coded) if not c.private]
@@ -294,7 +302,7 @@ class AdditiveRun:
         self._mu = mu
         self._set_target(table)
         self._weights, self._most, self._n = row_weights(
-            table, releaser.relation, mu, sample_weight
+            table, releaser.relation, mu, sample_weight, releaser.shards
         )
         self.plan = AdditivePlan.of(
             rows=self._n / self._most,
@@ -364,12 +372,14 @@ class AdditiveRun:
                 offset_weights[place] = weight
             offset_start = start
             offset = CodeSums(self._columns).scores(offset_weights) + start
-        scores, spread = offset, float(np.std(offset)) if self._public else 0.0
+        # What public columns tell is public: its spread and quantiles are those of all machines.
+        known = self._shards.gather(offset) if self._public else None
+        scores, spread = offset, 0.0 if known is None else float(np.std(known))
         weights = [np.zeros(column.levels) for column in self._columns]
         added, bend_edges, bend = 0.0, np.zeros(0), np.zeros(0)
         if self._private:
-            stage, bend_edges = self._stage_columns(offset if self._public else None)
-            part = self._descend(stage, offset, unit, base)
+            stage, bend_edges = self._stage_columns(offset if self._public else None, known)
+            part = self._descend(stage, offset, unit, base, known)
             placed = [unit * table for table in part.by_level()]
             scores = offset + CodeSums(stage).scores(placed) + unit * part.intercept
             added = unit * part.intercept
@@ -399,21 +409,22 @@ class AdditiveRun:
     def _beside_free_model(self) -> AdditiveFit:
         """Label public: a free model of the public columns, and what private ones add to it."""
         free, places = None, tuple(self._public)
-        target = self._target
-        base = float(np.average(target, weights=self._weights))
+        everyone, counted = (self._shards.gather(each) for each in (self._target, self._weights))
+        base = float(np.average(everyone, weights=counted))
         if not self._number:
             base = float(logit(np.clip(base, 1e-3, 1 - 1e-3)))
-        offset = np.full(len(target), base)
+        known = np.full(len(everyone), base)
         if places:
-            offset, free = self._free_model(places, target)
-        unit = float(np.std(target - offset)) if self._number else 1.0
+            known, free = self._free_model(places, everyone, counted)
+        unit = float(np.std(everyone - known)) if self._number else 1.0
         unit = max(unit, 1e-3) if self._number else 1.0
-        stage, bend_edges = self._stage_columns(offset if places else None)
-        part = self._descend(stage, offset, unit, base)
+        offset = known[self._here]
+        stage, bend_edges = self._stage_columns(offset if places else None, known)
+        part = self._descend(stage, offset, unit, base, known)
         placed = [unit * table for table in part.by_level()]
         extra = CodeSums(stage).scores(placed) + unit * part.intercept
         shift, slope = self._compared(offset, extra, unit, unit * part.spread)
-        spread = math.hypot(float(np.std(offset)), part.spread)
+        spread = math.hypot(float(np.std(known)), part.spread)
         self._cover(offset + shift + slope * extra, base, unit, spread)
         weights = [np.zeros(column.levels) for column in self._columns]
         for place, weight in zip(self._private, placed, strict=False):
@@ -431,13 +442,15 @@ class AdditiveRun:
         )
 
     def _free_model(
-        self, places: Sequence[int], target: Floats, outputs: int = 1
+        self, places: Sequence[int], target: Floats, weights: Floats, outputs: int = 1
     ) -> tuple[Floats, FreeModel | PublicModel]:
         """Scores out of fold and the model of all rows; public columns and labels go in alone."""
         codes, columns = _stacked(self._columns, places), [self._columns[p] for p in places]
+        if self._shards.count > 1:
+            codes = self._shards.gather(codes.astype(np.float64)).astype(codes.dtype)
         task: Task = "regression" if self._number else "classification"
         if self._public_model is not None:
-            even = bool((self._weights == self._weights[0]).all())
+            even = bool((weights == weights[0]).all())
             return cross_fitted_public(
                 self._public_model,
                 codes,
@@ -446,7 +459,7 @@ class AdditiveRun:
                 task=task,
                 folds=_FOLDS,
                 groups=self._groups,
-                weights=None if even else self._weights,
+                weights=None if even else weights,
                 middle=self._middle,
                 half=self._half,
             )
@@ -458,7 +471,7 @@ class AdditiveRun:
             task=task,
             folds=_FOLDS,
             groups=self._groups,
-            weights=self._weights,
+            weights=weights,
             outputs=outputs,
         )
 
@@ -565,24 +578,30 @@ class AdditiveRun:
             start=0.0 if self._number else base,
             label_range=(-_LABEL, _LABEL) if self._number else (0.0, 1.0),
             number=self._number,
+            shards=self._shards,
         )
         return [unit * weight for weight in placed], base + unit * start if self._number else start
 
     # --- private columns
 
-    def _stage_columns(self, offset: Floats | None) -> tuple[list[CodedColumn], Floats]:
-        """The private columns, and the offset's own levels, so that its scale can be corrected."""
+    def _stage_columns(
+        self, offset: Floats | None, known: Floats | None
+    ) -> tuple[list[CodedColumn], Floats]:
+        """The private columns, and the offset's own levels, so that its scale can be corrected.
+
+        `known` are the offsets of the rows of all machines.
+        """
         stage = [self._columns[place] for place in self._private]
-        if offset is None:
+        if offset is None or known is None:
             return stage, np.zeros(0)
-        edges = np.unique(np.quantile(offset, np.linspace(0, 1, 17)[1:-1]))
-        codes = np.searchsorted(edges, offset, side="right")
+        edges = np.unique(np.quantile(known, np.linspace(0, 1, 17)[1:-1]))
+        codes = np.searchsorted(edges, known, side="right")
         counts = np.bincount(codes, minlength=len(edges) + 1)
-        means = np.bincount(codes, offset, minlength=len(edges) + 1) / np.maximum(counts, 1)
+        means = np.bincount(codes, known, minlength=len(edges) + 1) / np.maximum(counts, 1)
         column = CodedColumn(
             name="offset",
             private=False,
-            codes=codes.astype(np.uint8),
+            codes=codes[self._here].astype(np.uint8),
             levels=len(edges) + 2,
             values=means,
         )
@@ -604,13 +623,21 @@ class AdditiveRun:
             level_features(column, released[place], noise, self._n)
             if column.private
             else level_features(
-                column, _counted(column.codes, self._weights, column.levels), 0.0, self._n
+                column,
+                self._shards.sum(_counted(column.codes, self._weights, column.levels)),
+                0.0,
+                self._n,
             )
             for place, column in enumerate(stage)
         ]
 
     def _descend(
-        self, stage: Sequence[CodedColumn], offset: Floats, unit: float, base: float
+        self,
+        stage: Sequence[CodedColumn],
+        offset: Floats,
+        unit: float,
+        base: float,
+        known: Floats | None,
     ) -> PrivatePart:
         """The private part of the score, in units of `unit`."""
         assert self._worth_stage is not None
@@ -627,6 +654,7 @@ class AdditiveRun:
             weights=self._weights,
             rows=self._n,
             offset=offset if with_offset and not self._number else None,
+            known=known if with_offset and not self._number else None,
             start=0.0 if self._number or with_offset else base,
             number=self._number,
             label_private=self._label_private,
@@ -666,7 +694,8 @@ class AdditiveRun:
         mean = float(np.clip(noisy[2] / self._n, -long, long))
         variance = max(float(noisy[3] / self._n) - mean**2, float(noise[3] / self._n), 1e-6)
         # Curvatures as released, held against those of a normal score as far as they are noisy.
-        normal = self._n * self._curvatures(offset / unit, mean, variance, short)
+        known = self._shards.gather(offset) if isinstance(offset, np.ndarray) else offset
+        normal = self._n * self._curvatures(known / unit, mean, variance, short)
         size = np.sqrt(normal[0] * np.array([normal[0], normal[0], normal[3], normal[3]]))
         doubt = _NORMAL * size * np.array([1, short, 1, 1])
         doubt[3] = _NORMAL * normal[3]

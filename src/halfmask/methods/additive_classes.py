@@ -288,7 +288,7 @@ class ClassesRun(AdditiveRun):
         places, scores, found = tuple(self._public), [], []
         for k, output in enumerate(outputs):
             one = (self._target == k).astype(np.float64)
-            own, free = self._free_model(places, one, outputs=len(outputs))
+            own, free = self._free_model(places, one, self._weights, outputs=len(outputs))
             scores.append(log_expit(own))
             found.append(
                 replace(output, free=free, free_columns=places, offset_scale=1.0, log_chance=True)
@@ -313,6 +313,7 @@ class ClassesRun(AdditiveRun):
             weights=self._weights,
             rows=self._n,
             offset=offset,
+            known=offset,
             start=base if offset is None else np.zeros(len(base)),
             label_private=self._label_private,
             steps=self.plan.steps,

@@ -126,6 +126,7 @@ class Descent:
         weights: Floats,
         rows: float,
         offset: Floats | None,
+        known: Floats | None,
         start: Any,
         number: bool,
         label_private: bool,
@@ -137,7 +138,8 @@ class Descent:
         self._hidden = np.array(hidden, dtype=bool)
         self._target = target
         self._weights = weights if labelled.all() else weights * labelled
-        self._rows, self._offset, self._start = rows, offset, start
+        # Offsets are public: what follows from all of them is that of the rows of all machines.
+        self._rows, self._offset, self._known, self._start = rows, offset, known, start
         self._number, self._label_private = number, label_private
         self._steps, self._worth, self._gradients = steps, worth, gradients
         self._effects = [np.zeros(len(f.share)) for f in features]
@@ -153,7 +155,7 @@ class Descent:
         """The rate of the second class, as far as it is known."""
         if self._number:
             return 0.5
-        return float(expit(self._start) if self._offset is None else np.mean(expit(self._offset)))
+        return float(expit(self._start) if self._known is None else np.mean(expit(self._known)))
 
     # --- sensitivities
 
@@ -198,9 +200,9 @@ class Descent:
         """How fast slopes change with scores, at the start."""
         if self._number:
             return 1.0
-        if self._offset is None:
+        if self._known is None:
             return float(_bend(np.asarray(expit(self._start)), low, high))
-        bends = expit(self._offset)
+        bends = expit(self._known)
         for start in range(0, len(bends), BLOCK):
             some = slice(start, start + BLOCK)
             bends[some] = _bend(bends[some], low, high)
@@ -215,8 +217,8 @@ class Descent:
         if self._number:
             return [self._rows * f.covariance for f in self._features]
         known = np.full(1, self._start)
-        if self._offset is not None:
-            known = np.quantile(self._offset, (np.arange(10) + 0.5) / 10)
+        if self._known is not None:
+            known = np.quantile(self._known, (np.arange(10) + 0.5) / 10)
         found = []
         for f, effect in zip(self._features, effects, strict=True):
             way = np.multiply.outer(np.linspace(0, 1, 5), effect - f.share @ effect)

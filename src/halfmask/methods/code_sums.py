@@ -6,11 +6,13 @@ pair. A block's codes stay in the processor's cache between the two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from halfmask.scratch import Room
 from halfmask.table import CodedColumn
 
 Floats = NDArray[np.float64]
@@ -19,30 +21,39 @@ Indices = NDArray[np.intp]
 BLOCK = 1 << 15
 # The most levels of two columns together: their table of weights stays in the cache.
 _PACKED = 1 << 14
+_FEW_ROWS = 1 << 17
 
 
 class CodeSums:
-    """The columns' codes, packed in pairs."""
+    """The columns' codes, packed in pairs; `packed=False` serves sums and scores of pairs alone."""
 
-    def __init__(self, columns: Sequence[CodedColumn]) -> None:
+    def __init__(self, columns: Sequence[CodedColumn], *, packed: bool = True) -> None:
         self.levels = [column.levels for column in columns]
         self._columns = columns
-        self.rows = 0
-        self._packs: list[tuple[list[int], NDArray[np.unsignedinteger]]] = []
-        waiting = sorted(range(len(columns)), key=lambda place: -self.levels[place])
-        while waiting:
-            first = waiting.pop(0)
-            fits = (p for p in waiting if self.levels[first] * self.levels[p] <= _PACKED)
-            second = next(fits, None)
-            codes = columns[first].codes
-            self.rows = len(codes)
-            if second is not None:
-                waiting.remove(second)
-                small = np.min_scalar_type(self.levels[first] * self.levels[second])
-                codes = codes.astype(small) * small.type(self.levels[second])
-                codes += columns[second].codes.astype(small)
-            members = [first] if second is None else [first, second]
-            self._packs.append((members, codes))
+        self.rows = columns[0].rows if columns else 0
+        self._packs: list[tuple[list[int], NDArray[np.integer]]] = []
+        members = _pairs(self.levels) if packed else []
+        kinds = [np.min_scalar_type(int(np.prod([self.levels[m] for m in ms]))) for ms in members]
+        with Room(self.rows * sum(kind.itemsize for kind in kinds)) as room:
+            for places, kind in zip(members, kinds, strict=True):
+                self._packs.append((places, self._packed(places, kind, room)))
+
+    def _packed(self, places: list[int], kind: np.dtype[Any], room: Room) -> NDArray[np.integer]:
+        """One code for the levels of one column or two."""
+        first = self._columns[places[0]]
+        codes: NDArray[np.integer]
+        if len(places) == 1 and first.held:
+            codes = first.codes
+        else:
+            codes = room.zeros(self.rows, kind)
+            for start in range(0, self.rows, BLOCK):
+                at = slice(start, start + BLOCK)
+                codes[at] = first.codes_of(at)
+                for place in places[1:]:
+                    codes[at] *= kind.type(self.levels[place])
+                    codes[at] += self._columns[place].codes_of(at).astype(kind)
+        # What few rows have is kept as numpy wants it, so that no step has to convert it.
+        return codes.astype(np.intp) if self.rows <= _FEW_ROWS else codes
 
     def scores(self, weights: Sequence[Floats]) -> Floats:
         """Σ over columns of the weight of the row's level."""
@@ -95,11 +106,21 @@ class CodeSums:
         return [np.stack(parts) for parts in zip(*by_class, strict=True)], total
 
     def pair_sums(
-        self, maps: Sequence[Indices], sizes: Sequence[int], values: Floats
+        self,
+        maps: Sequence[Indices],
+        sizes: Sequence[int],
+        values: Floats,
+        *,
+        pairs: Iterable[tuple[int, int]] | None = None,
     ) -> tuple[list[Floats], dict[tuple[int, int], Floats]]:
-        """`values` summed by group and by pairs of groups (i > j); `maps` from levels to groups."""
+        """`values` summed by group and by pairs of groups (i > j); `maps` from levels to groups.
+
+        `pairs` names the pairs that are wanted; all are, unless told.
+        """
         alone = [np.zeros(size) for size in sizes]
-        pairs = {(i, j): np.zeros(sizes[i] * sizes[j]) for i in range(len(sizes)) for j in range(i)}
+        if pairs is None:
+            pairs = [(i, j) for i in range(len(sizes)) for j in range(i)]
+        totals = {(i, j): np.zeros(sizes[i] * sizes[j]) for i, j in pairs}
         both = np.empty(min(BLOCK, self.rows), dtype=np.intp)
         for start in range(0, self.rows, BLOCK):
             at = slice(start, start + BLOCK)
@@ -108,14 +129,33 @@ class CodeSums:
             # Added row by row, so that the rounding is that of one sum over all rows.
             for total, group in zip(alone, groups, strict=True):
                 np.add.at(total, group, some)
-            for (i, j), total in pairs.items():
+            for (i, j), total in totals.items():
                 pair = np.multiply(groups[i], sizes[j], out=both[: len(some)])
                 np.add.at(total, np.add(pair, groups[j], out=pair), some)
-        return alone, {(i, j): pairs[i, j].reshape(sizes[i], sizes[j]) for i, j in pairs}
+        return alone, {
+            (i, j): total.reshape(sizes[i], sizes[j]) for (i, j), total in totals.items()
+        }
+
+    def pair_scores(
+        self, alone: Sequence[Floats], pairs: Mapping[tuple[int, int], Floats]
+    ) -> Floats:
+        """Σ of the weights of the row's levels and of those of its pairs of levels (i > j)."""
+        found = np.zeros(self.rows)
+        tables = {(i, j): np.ascontiguousarray(table).ravel() for (i, j), table in pairs.items()}
+        for start in range(0, self.rows, BLOCK):
+            at = slice(start, start + BLOCK)
+            part = found[at]
+            levels = [column.codes_of(at).astype(np.intp) for column in self._columns]
+            for table, level in zip(alone, levels, strict=True):
+                part += table[level]
+            for (i, j), table in tables.items():
+                part += table[levels[i] * self.levels[j] + levels[j]]
+        return found
 
     def _blocks(self) -> Iterator[tuple[int, list[Indices]]]:
         for start in range(0, self.rows, BLOCK):
-            yield start, [codes[start : start + BLOCK].astype(np.intp) for _, codes in self._packs]
+            at = slice(start, start + BLOCK)
+            yield start, [codes[at].astype(np.intp, copy=False) for _, codes in self._packs]
 
     def _tables(self, weights: Sequence[Floats]) -> list[Floats]:
         tables = []
@@ -139,6 +179,19 @@ class CodeSums:
                 both = total.reshape([self.levels[member] for member in members])
                 found[members[0]], found[members[1]] = both.sum(axis=1), both.sum(axis=0)
         return found
+
+
+def _pairs(levels: Sequence[int]) -> list[list[int]]:
+    """Columns by twos, the widest first, each with the widest other that fits."""
+    found = []
+    waiting = sorted(range(len(levels)), key=lambda place: -levels[place])
+    while waiting:
+        first = waiting.pop(0)
+        second = next((p for p in waiting if levels[first] * levels[p] <= _PACKED), None)
+        if second is not None:
+            waiting.remove(second)
+        found.append([first] if second is None else [first, second])
+    return found
 
 
 def _count(totals: list[Floats], codes: list[Indices], values: Floats) -> None:

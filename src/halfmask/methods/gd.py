@@ -129,7 +129,7 @@ def fit_gd(
     classes = 0 if table.classes is None else len(table.classes)
     chosen = loss_named(loss or default_loss(classes), classes=classes)
     targets = coded_targets(table, chosen)
-    if not (table.label_private or table.private.shape[1]):
+    if not (table.label_private or table.widths[1]):
         raise InputError("Nothing is private: any ordinary method serves better.")
     if table.n == 0:
         raise InputError("The table has no rows: there is nothing to fit.")
@@ -153,11 +153,13 @@ def fit_gd(
         extra_smoothness=extra,
         skipped=table.skipped,
     )
-    public = table.public if penalty is None else shards.gather(table.public)
     curve = None
-    if table.public.shape[1] and not table.label_private:
-        curve = PublicCurve.of(table.public, targets, chosen, steps=descent.plan.steps)
-    theta = descent.run(None if penalty is None else _by_theta(public, rows, penalty), curve)
+    if table.widths[0] and not table.label_private:
+        curve = PublicCurve.of(table, targets, chosen, steps=descent.plan.steps)
+    by_penalty = None
+    if penalty is not None:
+        by_penalty = _by_theta(shards.gather(table.public), rows, penalty)
+    theta = descent.run(by_penalty, curve)
     coef, intercept = rows.unfold(theta)
     coef, intercept = _in_label_units(table, chosen, coef, intercept)
     details = descent.details | ({} if curve is None else curve.details())
@@ -166,7 +168,7 @@ def fit_gd(
 
 def starts_from_public(table: Table) -> bool:
     """Whether to fit public features ahead of the descent: from roles alone."""
-    return bool(table.label_private and table.public.shape[1] and table.private.shape[1])
+    return table.label_private and min(table.widths) > 0
 
 
 class Descent:

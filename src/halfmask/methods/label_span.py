@@ -106,7 +106,7 @@ def fit_label_span(
         # Slopes of all labels sum to zero over the classes: noise outside their span is dropped.
         copies -= copies.mean(axis=1, keepdims=True)
     radius = config.radius or _RADIUS * math.sqrt(rows.shape[0])
-    longest = float(np.sqrt(np.einsum("ij,ij->i", rows.public, rows.public)).max())
+    longest = float(np.sqrt(rows.public.squares()).max())
     directions = max(1, rows.shape[0] - 1)
     moment = rows.loss.slope_bound(radius * longest) ** 2 + directions * overhead * std**2
     rate = config.learning_rate or radius / (longest * math.sqrt(len(examples) * moment))
@@ -162,7 +162,7 @@ def budget_shares(n: int, config: LabelSpanConfig) -> tuple[Floats, float]:
 
 
 def _label_rows(table: Table, config: LabelSpanConfig) -> SplitRows:
-    if table.private.shape[1] or not table.label_private:
+    if table.widths[1] or not table.label_private:
         names = ", ".join(dict.fromkeys(table.private_sources)) or "none"
         role = "private" if table.label_private else "public"
         raise InputError(
@@ -188,12 +188,13 @@ def _descend(
     """One projected step per example; the label is read through its noisy copy only."""
     coef = np.zeros(rows.shape)
     total, count = np.zeros(rows.shape), 0
+    every = rows.public[:]
     first = {"average": 0, "tail": len(examples) // 2, "last": len(examples)}[aggregate]
     for step, example in enumerate(examples):
         if step >= first:
             total += coef
             count += 1
-        row = rows.public[example]
+        row = every[example]
         slope = rows.loss.free_slope((coef @ row)[None, :])[0] + copies[step]
         coef = in_ball(coef - learning_rate * np.outer(slope, row), radius)
     return coef if aggregate == "last" else total / count

@@ -9,6 +9,7 @@ penalty.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -17,6 +18,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_expit, logsumexp
 
 from halfmask.methods.evidence import Ridge
+from halfmask.row_products import Rows, block, crossed, in_order, parts_of, times
 
 _STEPS = 30
 _TOLERANCE = 0.01
@@ -29,7 +31,7 @@ _LARGEST_FACTOR = 50.0
 
 
 def logistic_from_sums(
-    rows: np.ndarray, row_weights: np.ndarray, statistic: np.ndarray, ridge: Ridge, noise: float
+    rows: Rows, row_weights: np.ndarray, statistic: np.ndarray, ridge: Ridge, noise: float
 ) -> tuple[np.ndarray, float]:
     """Coefficients (width x 1) of the log-odds, and the factor on the penalty that was chosen.
 
@@ -37,28 +39,33 @@ def logistic_from_sums(
     path of penalties the one with the least estimated loss is taken: the loss reached, plus what
     the fit gained by following release noise and label noise (Stein's and Takeuchi's traces).
     """
-    design, scale = _whitened(rows, ridge)
+    # Coordinates in which linear curvature and penalty add up to 1, for the optimiser.
+    scale = 1 / np.sqrt(ridge.eigenvalues + ridge.penalty)
+    turned = ridge.basis * scale
+    step = max(1, len(rows) // _CURVATURE_ROWS)
+    some, some_weights = block(rows, slice(None, None, step)) @ turned, row_weights[::step]
+    some_weights = some_weights * (len(rows) / max(len(some), 1))
     # No labels could give sums beyond these.
-    furthest = row_weights @ np.abs(rows)
+    furthest = _absolute_sums(rows, row_weights)
     possible = np.clip(statistic[:, 0], -furthest, furthest)
     # Σ weight·row·t with t in {0, 1}, from the signed sums and the public ones.
-    target = scale * (ridge.basis.T @ (possible + rows.T @ row_weights)) / 2
+    target = scale * (ridge.basis.T @ (possible + crossed(rows, row_weights))) / 2
     release_noise = scale**2 * noise / 4
     base = scale**2 * ridge.penalty * max(ridge.label_variance / 4, _LEAST_VARIANCE)
 
     def loss(penalty: np.ndarray, w: np.ndarray) -> tuple[float, np.ndarray]:
-        odds = design @ w
+        odds = times(rows, turned @ w)
         value = -float(row_weights @ log_expit(-odds)) - float(target @ w)
-        gradient = (row_weights * expit(odds)) @ design - target
+        gradient = turned.T @ crossed(rows, row_weights * expit(odds)) - target
         return value + float(penalty @ w**2) / 2, gradient + penalty * w
 
-    w = np.zeros(design.shape[1])
+    w = np.zeros(turned.shape[1])
     # A release that says nothing must leave even odds.
     best = (float(row_weights.sum()) * float(np.log(2)), w, np.inf)
     before = np.inf
     for factor in _FACTORS:
         penalty = factor * base
-        bend = partial(_curvature, design, row_weights, penalty)
+        bend = partial(_curvature, some, some_weights, penalty)
         w, value, curvature = _minimise(partial(loss, penalty), bend, w)
         inverse = np.linalg.inv(curvature)
         # trace(H⁻¹·(H − penalty)) for label noise, trace(H⁻¹·noise) for the release.
@@ -100,21 +107,27 @@ def _minimise(
     return w, value, hessian
 
 
+def _absolute_sums(rows: Rows, row_weights: np.ndarray) -> np.ndarray:
+    parts = in_order(
+        parts_of(len(rows)),
+        lambda part: row_weights[part] @ np.abs(block(rows, part)),
+        numbers=math.prod(rows.shape),
+    )
+    return sum(parts, np.zeros(rows.shape[1]))
+
+
 def _curvature(
-    design: np.ndarray, row_weights: np.ndarray, penalty: np.ndarray, w: np.ndarray
+    some: np.ndarray, weights: np.ndarray, penalty: np.ndarray, w: np.ndarray
 ) -> np.ndarray:
     """The Hessian, from an even sample of the public rows where there are many."""
-    step = max(1, len(design) // _CURVATURE_ROWS)
-    rows = design[::step]
-    chance = expit(rows @ w)
-    share = row_weights[::step] * chance * (1 - chance) * (len(design) / max(len(rows), 1))
-    scaled = rows * np.sqrt(share)[:, None]
+    chance = expit(some @ w)
+    scaled = some * np.sqrt(weights * chance * (1 - chance))[:, None]
     hessian: np.ndarray = scaled.T @ scaled + np.diag(penalty)
     return hessian
 
 
 def softmax_of_ridge(
-    rows: np.ndarray, row_weights: np.ndarray, statistic: np.ndarray, ridge: Ridge, noise: float
+    rows: Rows, row_weights: np.ndarray, statistic: np.ndarray, ridge: Ridge, noise: float
 ) -> np.ndarray:
     """The linear scores of one-hot labels times the one factor that fits the log-loss best.
 
@@ -122,7 +135,7 @@ def softmax_of_ridge(
     factor cannot. The noise that the scores share with the statistic (variance `noise` an entry) is
     taken out of their product by Stein's identity.
     """
-    scores = rows @ ridge.coef
+    scores = times(rows, ridge.coef)
     shared = noise * statistic.shape[1] * float((1 / (ridge.eigenvalues + ridge.penalty)).sum())
     product = float((statistic * ridge.coef).sum()) - shared
 
@@ -133,10 +146,3 @@ def softmax_of_ridge(
     found = minimize_scalar(loss, bounds=(0.0, _LARGEST_FACTOR), method="bounded")
     coef: np.ndarray = ridge.coef * found.x
     return coef
-
-
-def _whitened(rows: np.ndarray, ridge: Ridge) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in coordinates in which linear curvature and penalty add up to 1, for the optimiser."""
-    scale = 1 / np.sqrt(ridge.eigenvalues + ridge.penalty)
-    design: np.ndarray = rows @ (ridge.basis * scale)
-    return design, scale

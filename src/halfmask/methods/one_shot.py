@@ -26,6 +26,7 @@ from halfmask.errors import InputError
 from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import own_place
+from halfmask.methods.coded_rows import feature_rows
 from halfmask.methods.evidence import Ridge, evidence_ridge
 from halfmask.methods.fitted import FeatureMap, LinearFit
 from halfmask.methods.moment_logistic import logistic_from_sums, softmax_of_ridge
@@ -38,6 +39,7 @@ from halfmask.methods.released_moments import (
     plan_moments,
     released_numbers,
 )
+from halfmask.row_products import RowMatrix, Rows, crossed
 from halfmask.table import Table
 from halfmask.units import unit_weights
 
@@ -105,10 +107,13 @@ def plan_one_shot(
     config = config or OneShotConfig()
     label, bounds = _coded_label(table), _bounds(table)
     shards = releaser.shards
-    public = shards.gather(table.public)
     if not table.label_private:
         label = shards.gather(label)
-    mapped = public if feature_map is None else feature_map.fit_transform(public)
+    mapped, private = (feature_rows(table, private=each) for each in (False, True))
+    if feature_map is not None or shards.count > 1:
+        # A map needs numbers, and so do public rows that come from other machines.
+        mapped, private = shards.gather(table.public), table.private
+        mapped = mapped if feature_map is None else feature_map.fit_transform(mapped)
     basis = public_basis(
         mapped,
         # A map given by the user is trusted to have put its features on the scale it wants.
@@ -117,7 +122,7 @@ def plan_one_shot(
         row_quantile=config.row_quantile,
     )
     bounds = replace(bounds, public=basis.norm)
-    private = _enforced(table.private, bounds)
+    private = _enforced(private, bounds)
     if table.unit is not None:
         check_rows(basis.rows, basis.row_weights, bounds)
         unit = unit_weights(
@@ -156,8 +161,10 @@ def plan_one_shot(
     return fit
 
 
-def _enforced(private: np.ndarray, bounds: RowBounds) -> np.ndarray:
-    """Private rows within what the declaration promised; the encoder's are and need no copy."""
+def _enforced(private: Rows, bounds: RowBounds) -> Rows:
+    """Private rows within what the declaration promised; codes are, by construction."""
+    if isinstance(private, RowMatrix):
+        return private
     squares = np.einsum("ij,ij->i", private, private)
     # √k squared may fall short of k; the releaser's reserve covers such rounding many times.
     if not (squares <= bounds.private**2 * (1 + 1e-12)).all():
@@ -176,7 +183,7 @@ def _from_sums(
     chosen: dict[str, Any] = {}
     if classes > 2:
         # Around 1/K the sums of rare classes start from a prior of equal shares.
-        even = basis.rows.T @ basis.row_weights / classes
+        even = crossed(basis.rows, basis.row_weights) / classes
         ridge = _ridge(moments, sums - even[:, None], 1 / classes * (1 - 1 / classes))
         coef = softmax_of_ridge(basis.rows, basis.row_weights, sums, ridge, noise)
         head = "softmax"
@@ -226,7 +233,7 @@ def _from_moments(
         ]
     )
     # Fitted rather than counted: under much noise the shares fall back to equal ones.
-    counts = (basis.row_weights @ basis.rows) @ fit.alone.coef
+    counts = crossed(basis.rows, basis.row_weights) @ fit.alone.coef
     if classes == 2:
         # From one signed score to those of both classes: (1 ∓ f)/2.
         coef = np.hstack([-coef, coef]) / 2
@@ -236,7 +243,7 @@ def _from_moments(
     head = "discriminant"
     if classes == 2:
         coef, offsets = coef[:, 1:] - coef[:, :1], offsets[1:] - offsets[:1]
-        if table.public.shape[1]:
+        if table.widths[0]:
             coef, offsets = _on_logistic(basis, moments, fit, coef), np.zeros(1)
             head = "logistic and discriminant"
     slopes, intercept = _unfold(basis, coef)
@@ -309,11 +316,11 @@ def _bounds(table: Table) -> RowBounds:
     """What the declaration promises about private parts; the public norm is filled in later."""
     many = table.classes is not None and len(table.classes) > 2
     coding: Coding = "one-hot" if many else "signed"
-    if not (table.private.shape[1] or table.label_private):
+    if not (table.widths[1] or table.label_private):
         raise InputError("Nothing is private: any ordinary method serves better.")
     return RowBounds(
         public=0.0,
-        private=table.private_norm if table.private.shape[1] else 0.0,
+        private=table.private_norm if table.widths[1] else 0.0,
         label=coding if table.label_private else "public",
         non_negative=_non_negative(table),
         rows=table.rows_per_unit,
@@ -322,7 +329,7 @@ def _bounds(table: Table) -> RowBounds:
 
 def _non_negative(table: Table) -> bool:
     """Whether the declaration makes every private feature a 0/1 level, so that ⟨r, r'⟩ ≥ 0."""
-    if table.schema is None or not table.private.shape[1]:
+    if table.schema is None or not table.widths[1]:
         return False
     private = [column for column in table.schema.columns if column.role == "private"]
     return not any(isinstance(declared(column), Scaled) for column in private)
@@ -331,7 +338,7 @@ def _non_negative(table: Table) -> bool:
 def _words(table: Table) -> str:
     """What is released, in public words."""
     label = "label" if table.label_private else "public label"
-    if not table.private.shape[1]:
+    if not table.widths[1]:
         return "sums of public features by label"
     return f"second moments of private features, with public features and the {label}"
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from halfmask.losses import Loss
 from halfmask.public_loss import PublicLoss
+from halfmask.table import Table
 
 Floats = NDArray[np.float64]
 
@@ -30,10 +31,10 @@ class PublicCurve:
     curve: PublicLoss
 
     @classmethod
-    def of(cls, features: Floats, targets: Floats, loss: Loss, *, steps: int) -> PublicCurve:
+    def of(cls, table: Table, targets: Floats, loss: Loss, *, steps: int) -> PublicCurve:
         """`targets` must be public."""
-        every = max(1, -(-len(features) // _ROWS))
-        some = features[::every]
+        every = max(1, -(-table.n // _ROWS))
+        some = table.features.kept(np.arange(0, table.n, every)).public
         curve = PublicLoss(_OF.format(rows=len(some)), steps=steps)
         return cls(features=some, targets=targets[::every], loss=loss, curve=curve)
 

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from halfmask.accounting.budget import Budget
 from halfmask.losses import default_loss, loss_named
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import rows_in_all
+from halfmask.methods.coded_rows import feature_rows
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.gd import Descent, GdConfig, coded_targets
 from halfmask.methods.one_shot import plan_one_shot
 from halfmask.methods.unit_rows import unit_rows, weighed_by_unit
+from halfmask.row_products import times
 from halfmask.table import Table
 
 
@@ -59,10 +59,12 @@ def fit_from_public_start(
         skipped=table.skipped,
     )
     start = fit_start()
-    descent.start_from((table.public @ start.coef.T + start.intercept - middle) / half)
+    descent.start_from(
+        (times(feature_rows(table, private=False), start.coef.T) + start.intercept - middle) / half
+    )
     coef, intercept = rows.unfold(descent.run(None))
     coef *= half
-    coef[:, : table.public.shape[1]] += start.coef
+    coef[:, : table.widths[0]] += start.coef
     return LinearFit(
         coef=coef,
         intercept=start.intercept + intercept * half,
@@ -77,7 +79,7 @@ def public_share(table: Table, mu: float, rows: int) -> float:
     descent, which then finds by itself what the start would have told it: a descent to the end
     moves the score of a unit row by about 4d/(μn), the gradient's noise over a curvature of 1/(4d).
     """
-    features: int = table.public.shape[1] + table.private.shape[1]
+    features = sum(table.widths)
     limited = min(1.0, 4 * features / (mu * rows))
     if table.schema is None:
         return limited / 3
@@ -87,7 +89,8 @@ def public_share(table: Table, mu: float, rows: int) -> float:
 def only_public(table: Table) -> Table:
     """`table` without its private features; the label stays private."""
     return replace(
-        table.with_blocks(private=np.zeros((table.n, 0))),
+        table,
+        features=table.features.only_public(),
         private_norm=0.0,
         private_names=(),
         private_sources=(),

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
+from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all, total_of
 from halfmask.methods.additive_descent import Stage
 from halfmask.methods.code_sums import BLOCK, CodeSums
 from halfmask.methods.level_priors import allocated
@@ -58,6 +59,7 @@ def fit_public_sums(
     start: float,
     label_range: tuple[float, float],
     number: bool,
+    shards: Shards = ALONE,
 ) -> tuple[list[Floats], float]:
     """Weights of the levels of each column, and a start, in the label's scores.
 
@@ -68,11 +70,11 @@ def fit_public_sums(
     middle, wide = (low + high) / 2, high - low
     chance = float(expit(start))
     bend = 1.0 if number else chance * (1 - chance)
-    prepared = _Prepared.of(columns, weights, bend, stage.noise((wide, wide / 2)))
+    prepared = _Prepared.of(columns, weights, bend, stage.noise((wide, wide / 2)), shards)
     moves = (prepared.longest * wide, prepared.longest * wide / 2)
     exact = prepared.summed(labelled * (target - middle))
     noisy = stage.release(prepared.turned(exact), moves)
-    known = prepared.back(noisy) + middle * prepared.summed(np.ones(len(target)))
+    known = prepared.back(noisy) + middle * prepared.summed_by_all(np.ones(len(target)))
     noise = prepared.noise(stage.noise(moves))
     solved = _Solver(prepared, known[None], noise, number).solve(np.array([start]))[0]
     return prepared.by_level(solved), float(solved[-1])
@@ -96,14 +98,15 @@ def fit_public_class_sums(
     centre = np.exp(start)
     longest_label = float(np.sqrt(centre @ centre + 1 - 2 * centre.min()))
     bend = float(np.mean(centre * (1 - centre)))
-    prepared = _Prepared.of(columns, weights, bend, stage.noise((math.sqrt(2), longest_label)))
+    noise = stage.noise((math.sqrt(2), longest_label))
+    prepared = _Prepared.of(columns, weights, bend, noise, ALONE)
     moves = (prepared.longest * math.sqrt(2), prepared.longest * longest_label)
     values = [labelled * ((target == k) - share) for k, share in enumerate(centre)]
     exact = np.stack([prepared.turned(prepared.summed(value)) for value in values])
     noisy = stage.release(exact, moves)
-    known = prepared.back(noisy) + np.outer(centre, prepared.summed(np.ones(len(target))))
-    noise = prepared.noise(stage.noise(moves))
-    solved = _Solver(prepared, known, noise, number=False).solve(start)
+    known = prepared.back(noisy) + np.outer(centre, prepared.summed_by_all(np.ones(len(target))))
+    covariance = prepared.noise(stage.noise(moves))
+    solved = _Solver(prepared, known, covariance, number=False).solve(start)
     by_class = [prepared.by_level(each) for each in solved]
     return [np.stack(tables, axis=1) for tables in zip(*by_class, strict=True)], solved[:, -1]
 
@@ -122,18 +125,24 @@ class _Prepared:
     longest: float
     turn: Floats
     unturn: Floats
+    shards: Shards
 
     @classmethod
     def of(
-        cls, columns: Sequence[CodedColumn], weights: Floats, bend: float, noise: float
+        cls,
+        columns: Sequence[CodedColumn],
+        weights: Floats,
+        bend: float,
+        noise: float,
+        shards: Shards,
     ) -> _Prepared:
         """`bend`: how fast a mean label changes with its score; `noise`: for rows of norm 1."""
-        rows, sums = float(weights.sum()), CodeSums(columns)
+        rows, sums = total_of(weights, shards), CodeSums(columns)
         louder = noise * math.sqrt(len(columns))
         alone = min(max(_ALONE * math.sqrt(rows * bend) / louder, _LEAST_ALONE), _MOST_ALONE)
         features = [
             level_features(column, counts, 0.0, rows, alone=alone).whitened(_WHITEN)
-            for column, counts in zip(columns, sums.sums(weights), strict=True)
+            for column, counts in zip(columns, map(shards.sum, sums.sums(weights)), strict=True)
         ]
         widths = np.array([max(f.vectors.shape[1], 1) for f in features]) ** _WIDTH
         widths = widths / math.sqrt(float(np.mean(widths**2)))
@@ -147,6 +156,7 @@ class _Prepared:
             longest=0.0,
             turn=np.zeros((0, 0)),
             unturn=np.zeros((0, 0)),
+            shards=shards,
         )
         gram = unturned.gram(weights) / rows
         scale = np.ones(len(gram))
@@ -164,12 +174,12 @@ class _Prepared:
         turn = scale[:, None] * axes * factors
         unturn = (axes / factors).T / scale
         lengths = unturned.lengths(columns, turn)
-        limit = float(np.quantile(lengths, _LONG))
+        limit = float(np.quantile(shards.gather(lengths), _LONG))
         # In place where it can be: at millions of rows, numbers by row are what fills memory.
         row_weights = np.divide(limit, lengths)
         np.minimum(1.0, row_weights, out=row_weights)
         lengths *= row_weights
-        longest = float(lengths.max()) * (1 + 1e-9)
+        longest = float(shards.gather(np.array([lengths.max()])).max()) * (1 + 1e-9)
         del lengths
         row_weights *= weights
         return replace(unturned, weights=row_weights, longest=longest, turn=turn, unturn=unturn)
@@ -186,7 +196,7 @@ class _Prepared:
             rows = slice(start, min(start + BLOCK // 4, len(found)))
             turned = np.repeat(turn[-1:], rows.stop - rows.start, axis=0)
             for column, part in zip(columns, parts, strict=True):
-                turned += part[column.codes[rows]]
+                turned += part[column.codes_of(rows)]
             found[rows] = np.sqrt(np.einsum("ij,ij->i", turned, turned))
         return np.maximum(found, 1e-9)
 
@@ -208,6 +218,17 @@ class _Prepared:
         weighed = self.weights * values
         pairs = zip(self.features, self.sums.sums(weighed), strict=True)
         return np.concatenate([*(f.sums(total) for f, total in pairs), [float(weighed.sum())]])
+
+    def summed_by_all(self, values: Floats) -> Floats:
+        """`summed` over the rows of all machines; values must be public."""
+        return self.shards.sum(self.summed(values))
+
+    def mean(self, values: Floats) -> float:
+        """The mean over the rows of all machines, the same digits on each of them."""
+        if self.shards.count == 1:
+            return float(np.mean(values))
+        found = total_of(values, self.shards) / rows_in_all(len(values), self.shards)
+        return float(self.shards.first(np.array([found]))[0])
 
     def by_level(self, theta: Floats) -> list[Floats]:
         """What the levels of each column add to a score."""
@@ -235,7 +256,7 @@ class _Prepared:
                 gram[mine, theirs] = first.vectors.T @ counts[i, j] @ second.vectors
                 gram[theirs, mine] = gram[mine, theirs].T
         gram[-1, -1] = weights.sum()
-        return gram
+        return self.shards.sum(gram)
 
 
 class _Solver:
@@ -281,7 +302,7 @@ class _Solver:
             if self._number:
                 return theta + step
             moved = max(
-                math.sqrt(float(np.mean(self._prepared.scores(each) ** 2))) for each in step
+                math.sqrt(self._prepared.mean(self._prepared.scores(each) ** 2)) for each in step
             )
             # Classes pull at each other: part of a step, and none longer than one.
             most = _CLASS_STEP if self._several else 1.0
@@ -297,14 +318,16 @@ class _Solver:
         if self._several:
             chances = softmax(np.stack([prepared.scores(each) for each in theta]), axis=0)
             bends = (chances * (1 - chances)) @ weights / float(weights.sum())
-            rest = [k - prepared.summed(p) for k, p in zip(self._known, chances, strict=True)]
+            rest = [
+                k - prepared.summed_by_all(p) for k, p in zip(self._known, chances, strict=True)
+            ]
             curvatures = [max(float(bend), 1e-6) * gram for bend in bends]
         else:
             chance = prepared.scores(theta[0])
             if not self._number:
                 expit(chance, out=chance)
                 gram = prepared.gram(weights * np.maximum(chance * (1 - chance), 0.01))
-            rest, curvatures = [self._known[0] - prepared.summed(chance)], [gram]
+            rest, curvatures = [self._known[0] - prepared.summed_by_all(chance)], [gram]
         # A standardised number has residuals of variance below one; classes at most their p(1−p).
         variance = 0.8 if self._number else 1.0
         found = []

@@ -17,12 +17,15 @@ import numpy as np
 from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser, Sensitivity
+from halfmask.methods.coded_rows import CodedRows
 from halfmask.methods.moment_sensitivity import (
     BlockWeights,
     RowBounds,
     replace_sensitivity,
     withhold_sensitivity,
 )
+from halfmask.methods.public_basis import BasisRows
+from halfmask.row_products import RowMatrix, Rows, block, crossed, in_order, parts_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,8 +48,8 @@ class Moments:
 
 
 def plan_moments(
-    public: np.ndarray,
-    private: np.ndarray,
+    public: Rows,
+    private: Rows,
     label: np.ndarray,
     *,
     row_weights: np.ndarray,
@@ -75,7 +78,9 @@ def plan_moments(
 
     def release() -> Moments:
         own_label = label[own] if bounds.label == "public" else label
-        pieces = weighted_blocks(public[own], private, own_label, row_weights[own], bounds, weights)
+        # Codes of public columns are not gathered: their rows are those of one machine.
+        own_public = public if isinstance(public, RowMatrix) else public[own]
+        pieces = weighted_blocks(own_public, private, own_label, row_weights[own], bounds, weights)
         noisy = series.release(np.concatenate([piece.ravel() for piece in pieces.values()]))
         return _unpacked(noisy, pieces, public, private, label, row_weights, bounds, weights, std)
 
@@ -85,8 +90,8 @@ def plan_moments(
 def _unpacked(
     noisy: np.ndarray,
     pieces: dict[str, np.ndarray],
-    public: np.ndarray,
-    private: np.ndarray,
+    public: Rows,
+    private: Rows,
     label: np.ndarray,
     row_weights: np.ndarray,
     bounds: RowBounds,
@@ -109,12 +114,11 @@ def _unpacked(
     packed, own_variance = block("private_private", weights.private_private, (0, 0))
     to_public, public_variance = block("public_label", weights.public_label, (p, m))
     to_private, private_variance = block("private_label", weights.private_label, (r, m))
-    weighted = public * row_weights[:, None]
     if bounds.label == "public":
-        to_public = weighted.T @ label
+        to_public = crossed(public, label * row_weights[:, None])
     return Moments(
         rows=float(row_weights.sum()),
-        public_public=weighted.T @ public,
+        public_public=weighed_products(public, row_weights),
         public_private=cross,
         private_private=unpack_symmetric(packed.ravel(), r),
         public_label=to_public,
@@ -127,13 +131,42 @@ def _unpacked(
     )
 
 
-def check_rows(public: np.ndarray, row_weights: np.ndarray, bounds: RowBounds) -> None:
+def check_rows(public: Rows, row_weights: np.ndarray, bounds: RowBounds) -> None:
     """Refuse public rows longer than the bound that the noise is calibrated to."""
     if row_weights.size and not (row_weights.min() >= 0 and row_weights.max() <= 1):
         raise InputError("Expected row weights in [0, 1].")
-    longest = np.linalg.norm(public, axis=1) * row_weights
+    longest = _lengths(public) * row_weights
     if longest.size and not longest.max() <= bounds.public * (1 + 1e-9):
         raise InputError("A public row is longer than the bound on public rows.")
+
+
+def _lengths(public: Rows) -> np.ndarray:
+    """The length of each row, from the rows themselves, whatever they were made of."""
+    parts = in_order(
+        parts_of(len(public)),
+        lambda part: np.linalg.norm(block(public, part), axis=1),
+        numbers=math.prod(public.shape),
+    )
+    return np.concatenate([np.zeros(0), *parts])
+
+
+def weighed_products(rows: Rows, weights: np.ndarray) -> np.ndarray:
+    """rowsᵀ @ (weights · rows)."""
+    if isinstance(rows, BasisRows | CodedRows):
+        return rows.gram(weights)
+    assert isinstance(rows, np.ndarray)
+    even = bool((weights == 1).all())
+    scaled = rows if even else rows * np.sqrt(weights)[:, None]
+    # One array against itself: half the work of a general product.
+    return crossed(scaled, scaled)
+
+
+def _products(public: Rows, private: Rows, weights: np.ndarray) -> np.ndarray:
+    """publicᵀ @ (weights · private)."""
+    if isinstance(public, BasisRows) and isinstance(private, CodedRows):
+        sums = public.features.crossed_with(private, weights)
+        return public.folded(sums, private.crossed(weights))
+    return crossed(private, block(public, slice(None)) * weights[:, None]).T
 
 
 def released_numbers(public: int, private: int, label: int, bounds: RowBounds) -> int:
@@ -143,8 +176,8 @@ def released_numbers(public: int, private: int, label: int, bounds: RowBounds) -
 
 
 def weighted_blocks(
-    public: np.ndarray,
-    private: np.ndarray,
+    public: Rows,
+    private: Rows,
     label: np.ndarray,
     row_weights: np.ndarray,
     bounds: RowBounds,
@@ -152,17 +185,14 @@ def weighted_blocks(
 ) -> dict[str, np.ndarray]:
     """The sums that touch something private, each times its weight; nothing here is released."""
     blocks: dict[str, np.ndarray] = {}
-    weighted = public * row_weights[:, None]
+    labels = label * row_weights[:, None]
     if private.shape[1]:
-        blocks["public_private"] = weights.public_private * (weighted.T @ private)
-        even = bool((row_weights == 1).all())
-        scaled = private if even else private * np.sqrt(row_weights)[:, None]
-        # One array against itself: half the work of a general product.
-        blocks["private_private"] = weights.private_private * pack_symmetric(scaled.T @ scaled)
-        own_label = private.T @ (label * row_weights[:, None])
-        blocks["private_label"] = weights.private_label * own_label
+        blocks["public_private"] = weights.public_private * _products(public, private, row_weights)
+        own = pack_symmetric(weighed_products(private, row_weights))
+        blocks["private_private"] = weights.private_private * own
+        blocks["private_label"] = weights.private_label * crossed(private, labels)
     if bounds.label != "public":
-        blocks["public_label"] = weights.public_label * (weighted.T @ label)
+        blocks["public_label"] = weights.public_label * crossed(public, labels)
     return blocks
 
 

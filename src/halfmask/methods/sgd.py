@@ -178,7 +178,7 @@ def contribution_of(
     """The clip norm, and which pair of contributions the accountant may assume."""
     if not rows.labels_only:
         return clip_norm or _typical_bound(table, rows) * rows.rows_per_unit, "general"
-    norms = np.sqrt(np.einsum("ij,ij->i", rows.public, rows.public))
+    norms = np.sqrt(rows.public.squares())
     if rows.unit is not None:
         norms = np.bincount(rows.unit, weights=norms)
     # Public features alone decide how long a contribution can be. The hair covers rounding.
@@ -192,12 +192,12 @@ def contribution_of(
 
 def _row_bound(table: Table) -> float:
     """A bound on the norm of a full row with its constant, known without private values."""
-    private = table.private_norm if table.private.shape[1] else 0.0
+    private = table.private_norm if table.widths[1] else 0.0
     return math.sqrt(_public_bound(table) ** 2 + private**2 + 1)
 
 
 def _public_bound(table: Table) -> float:
-    return table.public_norm if table.public.shape[1] else 0.0
+    return table.public_norm if table.widths[0] else 0.0
 
 
 def _typical_bound(table: Table, rows: SplitRows) -> float:
@@ -207,7 +207,7 @@ def _typical_bound(table: Table, rows: SplitRows) -> float:
     difference of two slopes, which is smaller, and much smaller where the label is public.
     """
     public = _CLIP if rows.label_private else 0.25
-    private = table.private_norm if table.private.shape[1] else 0.0
+    private = table.private_norm if table.widths[1] else 0.0
     slope = min(1.0, rows.loss.lipschitz)
     return slope * math.hypot(_CLIP * private, public * math.hypot(_public_bound(table), 1))
 
@@ -234,7 +234,7 @@ def _fit(
     )
     curve = None
     if rows.public_loss and not rows.label_private:
-        curve = PublicCurve.of(rows.public[:, :-1], rows.target, rows.loss, steps=settings.steps)
+        curve = PublicCurve.of(table, rows.target, rows.loss, steps=settings.steps)
     coef = descend(step, rows, settings, config, units_per_row=table.units / table.n, curve=curve)
     details = _details(settings, config) | ({} if curve is None else curve.details())
     return as_fit(table, coef, details)
@@ -255,6 +255,7 @@ def descend(
     size = config.public_batch or math.ceil(4 * settings.rate * len(rows.public))
     coef = np.zeros(rows.shape)
     contributions = SplitContributions(rows, coef)
+    every_row = None if config.regulariser is None else rows.public[:]
     kept = 0 if config.aggregate == "average" else settings.steps // 2
     total, count = np.zeros(rows.shape), 0
     for index in range(settings.steps):
@@ -265,15 +266,15 @@ def descend(
             curve.note(index + 1, coef[:, :public], coef[:, public])
         batch = uniform_rows(len(rows.public), size, generator)
         gradient = rows.public_gradient(coef, batch) + units_per_row * step.release(contributions)
-        if config.regulariser is not None:
-            gradient = gradient + config.regulariser(coef, rows.public)
+        if config.regulariser is not None and every_row is not None:
+            gradient = gradient + config.regulariser(coef, every_row)
         coef = in_ball(coef - settings.learning_rate * gradient, settings.radius)
     return coef if config.aggregate == "last" else total / count
 
 
 def as_fit(table: Table, coef: Floats, details: dict[str, Any]) -> LinearFit:
     """Coefficients in the order and units of `LinearFit`."""
-    place = table.public.shape[1]
+    place = table.widths[0]
     slopes, intercept = np.delete(coef, place, axis=1), coef[:, place]
     if table.task == "regression":
         assert table.label_bounds is not None

@@ -17,13 +17,35 @@ from numpy.typing import NDArray
 from halfmask.losses import Loss, default_loss, loss_named, public_slope
 from halfmask.mechanisms.private_step import WeighedRows
 from halfmask.mechanisms.sampling import Indices
+from halfmask.methods.coded_rows import feature_rows
 from halfmask.methods.gd import coded_targets
+from halfmask.row_products import Rows, block, parts_of
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
 
 # Units are summed explicitly, this many numbers at a time.
 _CHUNK = 1 << 22
+
+
+class BatchRows:
+    """Features of rows, with a constant 1 behind them if asked for; made for the rows in use."""
+
+    def __init__(self, rows: Rows, *, constant: bool) -> None:
+        self._rows, self._constant = rows, constant
+        self.shape = (len(rows), rows.shape[1] + constant)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | Indices) -> Floats:
+        made = block(self._rows, rows)
+        return np.hstack([made, np.ones((len(made), 1))]) if self._constant else made
+
+    def squares(self) -> Floats:
+        """The squared length of each row."""
+        found = [_squares(self[part]) for part in parts_of(len(self))]
+        return np.concatenate([np.zeros(0), *found])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,8 +56,8 @@ class SplitRows:
     no label, and a slope of zero.
     """
 
-    public: Floats
-    private: Floats
+    public: BatchRows
+    private: BatchRows
     target: Floats
     loss: Loss
     label_private: bool
@@ -52,10 +74,11 @@ class SplitRows:
         classes = 0 if table.classes is None else len(table.classes)
         chosen = loss_named(loss or default_loss(classes), classes=classes)
         # Without the target a public loss needs public features, and a loss that splits.
-        splits = chosen.linear_in_target and table.public.shape[1] > 0
+        splits = chosen.linear_in_target and table.widths[0] > 0
+        public, private = (feature_rows(table, private=each) for each in (False, True))
         return cls(
-            public=np.hstack([table.public, np.ones((table.n, 1))]),
-            private=table.private,
+            public=BatchRows(public, constant=True),
+            private=BatchRows(private, constant=False),
             target=coded_targets(table, chosen),
             loss=chosen,
             label_private=table.label_private or everything_private,
@@ -90,7 +113,7 @@ class SplitRows:
 
     def risk(self, coef: Floats) -> float:
         """The mean loss over all rows: not private, for experiments and tests."""
-        scores = np.hstack([self.public, self.private]) @ coef.T
+        scores = np.hstack([self.public[:], self.private[:]]) @ coef.T
         return float(np.mean(self.loss.value(scores, self.target)))
 
 
@@ -114,11 +137,11 @@ class SplitContributions(WeighedRows):
             members, starts = self._members.of(chunk)
             on_public, on_private = self._factors(members)
             square = np.zeros(len(chunk))
-            for factor, block in (
+            for factor, made in (
                 (on_public, self._rows.public[members]),
                 (on_private, self._rows.private[members]),
             ):
-                outer = factor[:, :, None] * block[:, None, :]
+                outer = factor[:, :, None] * made[:, None, :]
                 if outer.size:
                     total = np.add.reduceat(outer.reshape(len(members), -1), starts, axis=0)
                     square += np.einsum("ij,ij->i", total, total)

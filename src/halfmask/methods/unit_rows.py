@@ -6,6 +6,7 @@ and centred (preconditioning, which is free), and rows that stay long are weighe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,9 @@ from halfmask.accounting.relations import Relation
 from halfmask.encoding import Scaled, declared
 from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all
+from halfmask.methods.coded_rows import CodedRows, feature_rows
 from halfmask.methods.gd_sensitivity import RowBounds
+from halfmask.row_products import RowMatrix, Rows, crossed, times
 from halfmask.table import Table
 from halfmask.units import unit_weights
 
@@ -67,13 +70,13 @@ class UnitRows:
 
     def scores(self, theta: Floats) -> Floats:
         """One column of scores per output."""
-        found: Floats = np.asarray(self.matrix @ theta) - self.centre @ theta
+        found: Floats = times(self.matrix, theta) - self.centre @ theta
         return found + self.offset
 
     def gradient_sum(self, slopes: Floats) -> Floats:
         """The sum of slope ⊗ row over all rows, as columns x outputs."""
         weighted = slopes * self.row_weights[:, None]
-        found: Floats = np.asarray(self.matrix.T @ weighted)
+        found: Floats = crossed(self.matrix, weighted)
         return found - np.outer(self.centre, weighted.sum(axis=0))
 
     def unfold(self, theta: Floats) -> tuple[Floats, Floats]:
@@ -99,6 +102,35 @@ class UnitRows:
         return folded
 
 
+class ScaledRows(RowMatrix):
+    """(constant, features · scale) of all rows, by sums over codes."""
+
+    def __init__(self, features: Sequence[RowMatrix], constant: float, scale: Floats) -> None:
+        self._features, self._constant, self._scale = features, constant, scale
+        self._first = int(constant > 0)
+        self._ends = np.cumsum([each.shape[1] for each in features])
+        self.shape = (len(features[0]), self._first + len(scale))
+
+    def times(self, weights: Floats) -> Floats:
+        """rows @ weights."""
+        scaled = weights[self._first :] * self._scale[:, None]
+        parts = np.split(scaled, self._ends[:-1])
+        found = sum(each.times(part) for each, part in zip(self._features, parts, strict=True))
+        return np.asarray(found + self._constant * weights[0] if self._first else found)
+
+    def crossed(self, values: Floats) -> Floats:
+        """rowsᵀ @ values."""
+        sums = np.concatenate([each.crossed(values) for each in self._features])
+        parts = [self._constant * values.sum(axis=0)[None]] if self._first else []
+        return np.concatenate([*parts, sums * self._scale[:, None]])
+
+    def block(self, rows: slice | NDArray[np.integer]) -> Floats:
+        """Some of the rows."""
+        made = np.hstack([each.block(rows) for each in self._features]) * self._scale
+        constant = np.full((len(made), self._first), self._constant)
+        return np.hstack([constant, made])
+
+
 def unit_rows(
     table: Table, *, precondition: float, shards: Shards = ALONE, started: bool = False
 ) -> UnitRows:
@@ -107,34 +139,33 @@ def unit_rows(
     With `started`, a model of the public features is known already: they are kept short, for
     corrections only, and a row is weighed down by its whole length instead of its public part's.
     """
-    private_norm = table.private_norm if table.private.shape[1] else 0.0
+    public_size, private_size = table.widths
+    private_norm = table.private_norm if private_size else 0.0
     public = _public_block(table, private_norm, precondition, shards, started)
     non_negative = _non_negative(table)
-    private = _bounded(table.private, private_norm, non_negative)
     squared = public.norm**2 + private_norm**2
     missing = _CONSTANT * squared - _private_one_hot_columns(table)
     # Columns that are all constant leave nothing else to learn from.
     constant = float(np.sqrt(max(missing, 0.0))) if squared else 1.0
     length = float(np.sqrt(squared + constant**2)) or 1.0
-    blocks = [np.full((len(private), 1), constant)] if constant else []
-    whole = np.hstack([*blocks, table.public * public.scale, private]) / length
-    matrix: Any = whole
-    if np.count_nonzero(whole) < _SPARSE * whole.size:
-        matrix = sparse.csr_array(whole)
-    private_size = private.shape[1]
+    scale = np.concatenate([public.scale, np.ones(private_size)]) / length
     lengths, limit = public.norms, public.norm
     if started:
         lengths, limit = np.hypot(public.norms, np.hypot(private_norm, constant)), length
     weights = np.ones_like(lengths)
     np.divide(limit, lengths, out=weights, where=lengths > limit)
     return UnitRows(
-        matrix=matrix,
+        matrix=_matrix(table, constant / length, scale, private_norm, non_negative),
         centre=np.concatenate(
-            [np.zeros(len(blocks)), public.centre * public.scale / length, np.zeros(private_size)]
+            [
+                np.zeros(int(constant > 0)),
+                public.centre * public.scale / length,
+                np.zeros(private_size),
+            ]
         ),
-        scale=np.concatenate([public.scale, np.ones(private_size)]) / length,
+        scale=scale,
         constant=constant / length,
-        public_size=table.public.shape[1],
+        public_size=public_size,
         row_weights=weights,
         bounds=RowBounds(
             public=float(np.hypot(public.longest if started else public.norm, constant)) / length,
@@ -145,6 +176,22 @@ def unit_rows(
         ),
         n=rows_in_all(table.n, shards),
     )
+
+
+def _matrix(
+    table: Table, constant: float, scale: Floats, private_norm: float, non_negative: bool
+) -> Any:
+    """(constant, features · scale): by codes, or as an array, sparse where that is faster."""
+    found = [feature_rows(table, private=each) for each in (False, True)]
+    coded = [each for each in found if isinstance(each, RowMatrix)]
+    if len(coded) == len(found):
+        return ScaledRows([each for each in coded if each.shape[1]], constant, scale)
+    private = _bounded(table.private, private_norm, non_negative)
+    blocks = [np.full((len(private), 1), constant)] if constant else []
+    whole = np.hstack([*blocks, np.hstack([table.public, private]) * scale])
+    if np.count_nonzero(whole) < _SPARSE * whole.size:
+        return sparse.csr_array(whole)
+    return whole
 
 
 def weighed_by_unit(
@@ -177,14 +224,15 @@ def _public_block(
     table: Table, private_norm: float, power: float, shards: Shards, started: bool
 ) -> _Public:
     """Centred and scaled by public values: a centred level is short where it is common."""
-    block = table.public
-    n, width = block.shape
+    rows = feature_rows(table, private=False)
+    n, width = rows.shape
     if width == 0 or n == 0:
         empty = np.zeros(width)
         return _Public(centre=empty, scale=empty + 1, norms=np.zeros(n), longest=0.0, norm=0.0)
     everywhere = rows_in_all(n, shards)
-    centre = shards.sum(block.sum(axis=0)) / everywhere
-    squares = shards.sum(np.einsum("ij,ij->j", block, block))
+    sums, squares = _sums_and_squares(rows)
+    centre = shards.sum(sums) / everywhere
+    squares = shards.sum(squares)
     mean_square = np.maximum(squares / everywhere - centre**2, 0.0)
     total = float(mean_square.sum())
     scale = np.ones(width)
@@ -198,12 +246,29 @@ def _public_block(
         scale *= max(private_norm, 1.0) / np.sqrt(total)
     if started:
         scale *= _STARTED
-    squares = np.einsum("ij,ij,j->i", block, block, scale**2)
-    squares += float(centre**2 @ scale**2) - 2 * (block @ (centre * scale**2))
-    norms = np.sqrt(np.maximum(squares, 0.0))
+    norms = _lengths(rows, centre, scale)
     everyone = shards.gather(norms)
     long, longest = float(np.quantile(everyone, _LONG)), float(everyone.max())
     return _Public(centre=centre, scale=scale, norms=norms, longest=longest, norm=long)
+
+
+def _sums_and_squares(rows: Rows) -> tuple[Floats, Floats]:
+    """The sum of each feature over all rows, and that of its square."""
+    if isinstance(rows, CodedRows):
+        return rows.column_sums()
+    assert isinstance(rows, np.ndarray)
+    return rows.sum(axis=0), np.einsum("ij,ij->j", rows, rows)
+
+
+def _lengths(rows: Rows, centre: Floats, scale: Floats) -> Floats:
+    """The length of (row − centre) · scale, for each row."""
+    if isinstance(rows, CodedRows):
+        return rows.lengths_scaled(centre, scale)
+    assert isinstance(rows, np.ndarray)
+    squares = np.einsum("ij,ij,j->i", rows, rows, scale**2)
+    squares += float(centre**2 @ scale**2) - 2 * times(rows, centre * scale**2)
+    lengths: Floats = np.sqrt(np.maximum(squares, 0.0))
+    return lengths
 
 
 def _bounded(private: Floats, norm: float, non_negative: bool) -> Floats:

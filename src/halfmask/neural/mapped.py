@@ -8,7 +8,6 @@ however it ends. Its folder is TMPDIR's unless another one is named.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from halfmask.neural.inputs import Inputs
 from halfmask.neural.public_facts import PublicFacts
 from halfmask.neural.rows import NetworkRows, Singles, blocks
 from halfmask.schema import Schema
+from halfmask.scratch import reserve
 from halfmask.table import Blocks, Encoder, Table
 
 # Encoded numbers in flight (64 MiB in double precision), and rows that stay in the cache.
@@ -177,16 +177,7 @@ def _batches(
 
 
 def _reserved(store: Any, shape: tuple[int, int], folder: str | Path | None) -> Singles:
-    """The file at its full size: a disk that is too small has to show before a write to the map."""
-    size = max(4 * shape[0] * shape[1], 1)
-    try:
-        os.posix_fallocate(store.fileno(), 0, size)
-    except OSError:
-        where = folder or tempfile.gettempdir()
-        raise DataError(
-            f"Decoding needs {size / 2**30:.1f} GiB in {where}: set TMPDIR to a folder on a disk "
-            "with more room."
-        ) from None
+    reserve(store, 4 * shape[0] * shape[1], folder)
     return np.memmap(store, dtype=np.float32, mode="r+", shape=shape)
 
 
