@@ -21,6 +21,7 @@ from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import ALONE
 from halfmask.model import Model
 from halfmask.neural.class_means import sum_sensitivity
+from halfmask.neural.config import StepsConfig
 from halfmask.neural.default_recipe import _cool
 from halfmask.neural.inputs import Inputs
 from halfmask.neural.network import Mlp
@@ -65,6 +66,8 @@ def tables(label: str = "public") -> Table:
 
 
 def fitted(table: Table, epsilon: float = 4.0, **options: Any) -> Model:
+    default = options.get("recipe", "default") == "default"
+    own: dict[str, Any] = {"pretrain": FAST} if default else {"hidden": FAST.hidden}
     return train(
         table,
         epsilon=epsilon,
@@ -72,7 +75,7 @@ def fitted(table: Table, epsilon: float = 4.0, **options: Any) -> Model:
         relation=options.pop("relation", "replace"),
         method="mlp",
         noise=noise_source(options.pop("seed", 1)),
-        options={"pretrain": FAST, **options},
+        options=own | options,
     )
 
 
@@ -105,7 +108,8 @@ def test_algorithm_1_runs_with_every_padding_within_its_budget(padding: str) -> 
 @pytest.mark.parametrize("label", ["public", "private"])
 def test_dp_sgd_is_there_by_name_and_where_the_label_is_private(label: str) -> None:
     recipe = "dp-sgd" if label == "public" else "default"
-    model = fitted(tables(label), recipe=recipe, steps=5)
+    steps = {"steps": 5} if label == "public" else {"network": StepsConfig(steps=5)}
+    model = fitted(tables(label), recipe=recipe, **steps)
     assert model.details["recipe"] == "dp-sgd"
     assert len(model.privacy.events) == 1
 
@@ -196,8 +200,10 @@ def test_mistakes_are_named_before_anything_is_charged() -> None:
         {"hidden": 3},
         {"release_share": 1.5},
         {"padding": "gaussian"},  # of another recipe
-        {"steps": 0},
-        {"alpha": math.nan},
+        {"steps": 3},  # of which steps?
+        {"recipe": "dp-sgd", "steps": 0},
+        {"recipe": "dp-sgd", "alpha": 2.0},
+        {"recipe": "algorithm-1", "alpha": math.nan},
     ):
         with pytest.raises(InputError):
             train(

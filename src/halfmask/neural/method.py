@@ -21,7 +21,7 @@ from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import rows_in_all
 from halfmask.neural.checkpoint import Checkpoint
-from halfmask.neural.config import MlpConfig
+from halfmask.neural.config import Algorithm1Config, MlpConfig, NetworkDpSgdConfig
 from halfmask.neural.default_recipe import default_recipe, means_tell
 from halfmask.neural.discriminant import PublicClasses
 from halfmask.neural.inputs import Inputs
@@ -34,6 +34,7 @@ from halfmask.neural.rows import NetworkRows
 from halfmask.neural.structured import StructuredRows
 from halfmask.neural.trainer import TrainerConfig, TrainingRows, plan_steps, train_privately
 from halfmask.public_loss import PublicLoss
+from halfmask.settings import CONFIG, config_for
 from halfmask.table import Table
 
 # Of Algorithm 1 with a padding that has to be paid for.
@@ -58,35 +59,49 @@ def fit_mlp(
     epsilon: float,
     delta: float,
     checkpoint: str | Path | None = None,
+    config: MlpConfig | NetworkDpSgdConfig | None = None,
     **options: Any,
 ) -> NetworkFit:
     """Fit a network under (epsilon, delta). Guarantee: docs/proofs/network.md.
 
+    `options` are a recipe and fields of its configuration (halfmask.neural.config).
     Private steps of the whole network are stored in the file `checkpoint`, and go on from there.
     """
-    config = MlpConfig.of(options)
+    chosen: Any = config_for("mlp", {CONFIG: config, **options})
     if table.task != "classification" or table.classes is None or table.label is None:
         raise InputError("mlp predicts classes: use gd or one-shot for a number.")
     if table.rows_per_unit > 1:
         raise InputError("mlp protects one row each: use gd where a unit has several rows.")
-    if config.recipe == "algorithm-1" and table.label_private:
+    if isinstance(chosen, Algorithm1Config) and table.label_private:
         raise InputError(
             "algorithm-1 takes the loss of padded rows, and with it the label, for public: the "
             "label is private here. Use recipe='dp-sgd'."
         )
-    data = network_rows(table, private_norm=config.private_norm, shards=releaser.shards)
-    if config.recipe == "dp-sgd" or table.label_private:
-        trainer = _trainer(data, releaser, epsilon, delta, config)
-        return _whole_network(data, releaser, config, trainer, checkpoint=checkpoint)
+    data = network_rows(table, private_norm=chosen.private_norm, shards=releaser.shards)
+    if chosen.recipe == "dp-sgd" or table.label_private:
+        return _dp_sgd(data, releaser, epsilon, delta, chosen, checkpoint)
     if not table.private.shape[1]:
         raise InputError("Nothing is private: any ordinary method serves better.")
-    if config.recipe == "algorithm-1":
-        return _algorithm_1(data, releaser, epsilon, delta, config, checkpoint)
-    if config.release_share is None and not means_tell(data) and not data.shown.shape[1]:
-        trainer = _trainer(data, releaser, epsilon, delta, config)
-        return _whole_network(data, releaser, config, trainer, checkpoint=checkpoint)
-    made = default_recipe(data, releaser, epsilon, delta, config, checkpoint)
+    if isinstance(chosen, Algorithm1Config):
+        return _algorithm_1(data, releaser, epsilon, delta, chosen, checkpoint)
+    if chosen.release_share is None and not means_tell(data) and not data.shown.shape[1]:
+        return _dp_sgd(data, releaser, epsilon, delta, chosen, checkpoint)
+    made = default_recipe(data, releaser, epsilon, delta, chosen, checkpoint)
     return _fit(data, made.network, made.steps, "default", made.padding, made.curve)
+
+
+def _dp_sgd(
+    data: NetworkRows,
+    releaser: Releaser,
+    epsilon: float,
+    delta: float,
+    config: MlpConfig | NetworkDpSgdConfig,
+    checkpoint: str | Path | None,
+) -> NetworkFit:
+    """DP-SGD on the whole network, from weights that no row has told."""
+    chosen = NetworkDpSgdConfig.of(config) if isinstance(config, MlpConfig) else config
+    trainer = _trainer(data, releaser, epsilon, delta, chosen)
+    return _whole_network(data, releaser, chosen, trainer, checkpoint=checkpoint)
 
 
 def _algorithm_1(
@@ -94,11 +109,11 @@ def _algorithm_1(
     releaser: Releaser,
     epsilon: float,
     delta: float,
-    config: MlpConfig,
+    config: Algorithm1Config,
     checkpoint: str | Path | None,
 ) -> NetworkFit:
     """Algorithm 1 on the whole network, as the paper has it, with the padding asked for."""
-    name = config.padding or "gaussian"
+    name = config.padding
     if name in PAID:
         public = None
         if name != "means":
@@ -110,7 +125,7 @@ def _algorithm_1(
         )
         trainer = _trainer(data, releaser, epsilon, delta, config, spent)
         step = plan_steps(trainer, len(data.labels), releaser)
-        padding = Padding(name=name, table=release().means, inputs=data.inputs)  # type: ignore[arg-type]
+        padding = Padding(name=name, table=release().means, inputs=data.inputs)
         # A release is not stored: an interrupted run would have to pay for it again.
         return _whole_network(data, releaser, config, trainer, padding=padding, step=step)
     # Padding that is drawn once is the same on all machines.
@@ -126,7 +141,7 @@ def _trainer(
     releaser: Releaser,
     epsilon: float,
     delta: float,
-    config: MlpConfig,
+    config: NetworkDpSgdConfig,
     spent: Spent = (),
 ) -> TrainerConfig:
     """Steps of the whole network with what is left of the budget after `spent`."""
@@ -144,11 +159,13 @@ def _trainer(
         clip_norm=clip_norm,
         noise_multiplier=noise,
         learning_rate=config.learning_rate or 0.5 * quiet,
-        momentum=0.9 if config.momentum is None else config.momentum,
-        alpha=config.alpha,
-        schedule="cosine",
-        aggregate="ema",
-        public_batch=math.ceil(rate * n),
+        momentum=config.momentum,
+        alpha=getattr(config, "alpha", 1.0),
+        schedule=config.schedule,
+        radius=config.radius,
+        aggregate=config.aggregate,
+        ema_decay=config.ema_decay,
+        public_batch=getattr(config, "public_batch", None) or math.ceil(rate * n),
         public_seed=config.public_seed,
     )
 
@@ -156,7 +173,7 @@ def _trainer(
 def _whole_network(
     data: NetworkRows,
     releaser: Releaser,
-    config: MlpConfig,
+    config: NetworkDpSgdConfig,
     trainer: TrainerConfig,
     *,
     padding: Padding | None = None,
@@ -167,7 +184,7 @@ def _whole_network(
     stored = None if checkpoint is None else Checkpoint.of_run(checkpoint, steps)
     seed = torch.Generator().manual_seed(int(public_generator(config.public_seed).integers(2**62)))
     width = public.shape[1] + data.private.shape[1]
-    network = Mlp((width, config.pretrain.hidden, data.classes), generator=seed)
+    network = Mlp((width, config.hidden, data.classes), generator=seed)
     labels = torch.from_numpy(data.labels)
     if padding is None:
         rows = TrainingRows(real=data.real, labels=labels)

@@ -46,7 +46,8 @@ class TrainerConfig:
 
     `alpha` weighs the private part against the public one; `aggregate` hands back the last
     parameters, the average of all or of the second half (tail), or an exponential average.
-    `public_batch` of None means all rows.
+    `public_batch` of None means all rows. `radius` is that of a ball around zero to which all
+    weights are projected after each step (None: not at all).
     """
 
     steps: int
@@ -57,6 +58,7 @@ class TrainerConfig:
     schedule: Schedule = "constant"
     momentum: float = 0.0
     alpha: float = 1.0
+    radius: float | None = None
     aggregate: Aggregate = "last"
     ema_decay: float = 0.9
     public_batch: int | None = None
@@ -249,6 +251,9 @@ def _one_step(
             watch(progress.step + 1, loss)
     progress.velocity.mul_(config.momentum).add_(gradient)
     flat.vector.sub_(progress.velocity, alpha=config.rate_at(progress.step))
+    if config.radius is not None:
+        # Post-processing of what was released: any projection is free.
+        flat.vector.mul_(min(1.0, config.radius / max(float(flat.vector.norm()), 1e-12)))
     progress.step += 1
     progress.average(flat.vector, config.aggregate, config.ema_decay, config.steps)
 

@@ -35,7 +35,7 @@ from halfmask.vertical.experts import (
 )
 from halfmask.vertical.fdml import FdmlConfig, FdmlNoise, FdmlParty, run_fdml
 from halfmask.vertical.labels import HiddenLabels, hide_labels
-from halfmask.vertical.loss import loss_named
+from halfmask.vertical.loss import LossName, loss_named
 from halfmask.vertical.newton import ExpertRows, NewtonConfig
 from halfmask.vertical.party import admm_party
 from halfmask.vertical.sensitivity import column_sensitivity
@@ -57,8 +57,10 @@ class Simulation:
     notes: tuple[str, ...] = ()
 
 
-def _losses(task: Task, scores: Vector, test_scores: Vector | None) -> dict[str, float]:
-    loss = loss_named("logistic")
+def _losses(
+    task: Task, scores: Vector, test_scores: Vector | None, name: LossName = "logistic"
+) -> dict[str, float]:
+    loss = loss_named(name)
     values = {"train_loss": float(loss.value(scores, 2 * task.labels - 1).mean())}
     if test_scores is not None and task.test_labels is not None:
         values["test_loss"] = float(loss.value(test_scores, 2 * task.test_labels - 1).mean())
@@ -133,7 +135,8 @@ def simulate_admm(
     def watch(number: int) -> dict[str, float]:
         found = list(sides.values())
         scores = np.sum([side.block.scores(side.x) for side in found], axis=0)
-        values = _losses(task, scores, _test_scores(task, [side.x for side in found]))
+        tested = _test_scores(task, [side.x for side in found])
+        values = _losses(task, scores, tested, config.loss)
         fit = float(loss_named(config.loss).value(scores, 2 * task.labels - 1).sum())
         return {**values, "objective": fit + sum(side.penalty() for side in found)}
 
@@ -182,7 +185,8 @@ def simulate_fdml(
     def watch(epoch: int) -> dict[str, float]:
         found = list(parties.values())
         scores = np.sum([np.asarray(side.matrix @ side.x) for side in found], axis=0)
-        values = _losses(task, scores, _test_scores(task, [side.x for side in found]))
+        tested = _test_scores(task, [side.x for side in found])
+        values = _losses(task, scores, tested, config.loss)
         fit = values["train_loss"] * len(task.labels)
         ridge = sum(0.5 * strength * float(side.x @ side.x) for side in found)
         return {**values, "objective": fit + ridge}
