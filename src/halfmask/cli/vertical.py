@@ -13,9 +13,11 @@ from halfmask.accounting.relations import RELATIONS
 from halfmask.cli.options import settings_options
 from halfmask.cli.output import emit, json_option
 from halfmask.cli.vertical_network import join, serve
+from halfmask.cli.vertical_predict import named_files, predict
 from halfmask.errors import InputError
 
 if TYPE_CHECKING:
+    from halfmask.schema import Schema
     from halfmask.vertical.settings import SgdSharingConfig, SharingConfig
     from halfmask.vertical.simulation import Simulation
     from halfmask.vertical.task import Budget, Task
@@ -31,6 +33,7 @@ def vertical() -> None:
 
 vertical.add_command(serve)
 vertical.add_command(join)
+vertical.add_command(predict)
 
 
 @vertical.command()
@@ -64,6 +67,7 @@ vertical.add_command(join)
 @click.option("--hide-labels", type=float, metavar="EPSILON", help="Randomise labels first.")
 @click.option("--ledger", "ledgers", multiple=True, metavar="NAME=FILE", help="A party's budget.")
 @click.option("--label-ledger", type=FILE, help="The label holder's budget.")
+@click.option("--out", type=click.Path(path_type=Path), help="A new folder for the model.")
 @click.option("--unsafe-seed", type=int, help="Reproducible noise: not private.")
 @json_option
 def simulate(
@@ -88,6 +92,7 @@ def simulate(
     hide_labels: float | None,
     ledgers: tuple[str, ...],
     label_ledger: Path | None,
+    out: Path | None,
     unsafe_seed: int | None,
     as_json: bool,
 ) -> None:
@@ -109,14 +114,16 @@ def simulate(
         "update": update,
     }
     config = _config(method, settings, config_file, shortcuts)
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{str(out)!r} exists already: name a new folder with --out.")
     schema = Schema.from_toml(schema_file)
     task = read_task(
         schema,
         id_column=id_column,
         label_file=label_file,
-        party_files=_named(parties, "--party"),
+        party_files=named_files(parties, "--party"),
         test_label_file=test_label_file,
-        test_party_files=_named(test_parties, "--test-party"),
+        test_party_files=named_files(test_parties, "--test-party"),
     )
     checked = check_relation(relation)
     budget = Budget(
@@ -124,7 +131,9 @@ def simulate(
         delta=delta,
         relation=checked,
         unsafe_seed=unsafe_seed,
-        ledgers={name: Ledger.open(file) for name, file in _named(ledgers, "--ledger").items()},
+        ledgers={
+            name: Ledger.open(file) for name, file in named_files(ledgers, "--ledger").items()
+        },
         label_ledger=None if label_ledger is None else Ledger.open(label_ledger),
     )
     label_private = schema.label.role == "private"
@@ -154,7 +163,10 @@ def simulate(
         label_hidden=hide_labels is not None,
         noise=getattr(config, "noise", "row"),
     )
+    if out is not None:
+        _keep(out, simulation, task, schema, id_column, statements, config)
     data = {
+        "model": None if out is None else str(out),
         "method": method,
         "rounds": simulation.rounds,
         "settings": config_as_json(config),
@@ -216,16 +228,51 @@ def _fdml(
     )
 
 
-def _named(pairs: tuple[str, ...], option: str) -> dict[str, Path]:
-    files: dict[str, Path] = {}
-    for pair in pairs:
-        name, separator, file = pair.partition("=")
-        if not (name and separator and file):
-            raise InputError(f"{option} takes NAME=FILE, got {pair!r}.")
-        if name in files:
-            raise InputError(f"{option} names party {name!r} twice: keep one.")
-        files[name] = Path(file)
-    return files
+def _keep(
+    out: Path,
+    simulation: Simulation,
+    task: Task,
+    schema: Schema,
+    id_column: str,
+    statements: dict[str, dict[str, Any]],
+    config: Any,
+) -> None:
+    """The parts of all parties, and then the label holder's file, which makes it a model."""
+    from halfmask.settings import config_as_json
+    from halfmask.vertical.part import Part, VerticalModel
+
+    assert simulation.combination is not None
+    assert schema.label.classes is not None
+    kind = getattr(config, "noise", "row")
+    # Exact coefficients under noisy shares are outside the guarantee (docs/proofs/queries.md).
+    covered = not (simulation.method == "admm" and kind in ("row", "column"))
+    for part in task.columns:
+        assert part.encoder is not None
+        Part(
+            party=part.name,
+            method=simulation.method,
+            run=simulation.run,
+            encoder=part.encoder,
+            coefficients=simulation.coefficients[part.name],
+            covered=covered,
+            statement=statements[part.name],
+        ).save(out / "parties" / part.name)
+    VerticalModel(
+        method=simulation.method,
+        run=simulation.run,
+        weights=dict(zip(simulation.parties, simulation.combination.weights, strict=True)),
+        intercept=simulation.combination.intercept,
+        rule=simulation.combination.rule,
+        label=schema.label.name,
+        classes=schema.label.classes,
+        id=id_column,
+        privacy=statements,
+        details={
+            "rounds": simulation.rounds,
+            "costs": dict(simulation.costs),
+            "settings": config_as_json(config),
+        },
+    ).save(out)
 
 
 def _text(simulation: Simulation, statements: dict[str, dict[str, Any]]) -> object:

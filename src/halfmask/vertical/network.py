@@ -7,6 +7,7 @@ party's own file allows. The party is opened afresh for every message and rememb
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
 from collections.abc import Sequence
@@ -17,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from halfmask.accounting.budget import Budget
-from halfmask.accounting.ledger import Ledger, MemoryLedger
+from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
 from halfmask.accounting.relations import Relation, check_relation
 from halfmask.errors import InputError
 from halfmask.frames import check_columns
-from halfmask.mechanisms.release import Door, system_door
+from halfmask.mechanisms.release import Door, Releaser, system_door
 from halfmask.schema import Schema
 from halfmask.table import Encoder, read_frame
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise, share_target
@@ -31,7 +32,10 @@ from halfmask.vertical.channel import Message
 from halfmask.vertical.experts import ExpertParty, requested_excess, training_costs
 from halfmask.vertical.files import label_codes, party_schemas
 from halfmask.vertical.newton import ExpertRows, NewtonConfig
+from halfmask.vertical.part import Part
 from halfmask.vertical.party import Party, admm_party
+from halfmask.vertical.queries import KIND, LOG, QueryDesk, QueryPolicy
+from halfmask.vertical.statements import party_statement
 from halfmask.vertical.store import RoundStore, Stored
 from halfmask.vertical.stranger import whole, word
 
@@ -43,6 +47,7 @@ class PartyFile:
     """What one party decides for itself. Paths are relative to the file.
 
     `aggregate`: an expert's budget also pays for counts of its scores, by which to combine it.
+    Without `queries` it tells no score of a row after training (halfmask.vertical.queries).
     """
 
     party: str
@@ -59,6 +64,7 @@ class PartyFile:
     strength: float = 10.0
     aggregate: bool = False
     ledger: Path | None = None
+    queries: QueryPolicy | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +96,12 @@ class RunFile:
 
 def read_party_file(path: str | Path) -> PartyFile:
     """Read a party's file; unknown and missing keys are named."""
-    return PartyFile(**_settings(PartyFile, path))
+    told = _settings(PartyFile, path)
+    if "queries" in told:
+        if not isinstance(told["queries"], dict):
+            raise InputError(f"{path}: queries must be a table [queries].")
+        told["queries"] = QueryPolicy.of(told["queries"], Path(path).resolve())
+    return PartyFile(**told)
 
 
 def read_run_file(path: str | Path) -> RunFile:
@@ -154,11 +165,13 @@ class NetworkParty:
         frame, self._ids = sorted_rows(
             read_frame(settings.data), settings.id, f"The file of party {settings.party!r}"
         )
-        table = Encoder.fit(self._schema, frame).encode(frame, with_label=False)
+        self._encoder = Encoder.fit(self._schema, frame)
+        table = self._encoder.encode(frame, with_label=False)
         self._matrix = np.hstack([table.public, table.private])
         self._row_norm = math.sqrt(len(self._schema.columns))
         self._relation: Relation = check_relation(settings.relation)
         self._store = RoundStore(settings.state)
+        self._opened: Releaser | None = None
 
     def answer(self, request: Message) -> Message:
         """The reply; a round that was answered before is answered alike."""
@@ -171,12 +184,32 @@ class NetworkParty:
         if request.kind == "ids":
             party = Party(self.settings.party, rows=len(self._ids), ids=self._ids)
             return party.answer(request)
+        if request.kind == KIND:
+            return self.desk().answer(request)
+        if request.kind == "statement":
+            # It says nothing but what was promised: public facts of the training.
+            return request.reply(values={"statement": json.dumps(dict(self.part().statement))})
         if request.kind == "expert-terms" and self.settings.method == "experts":
             return self._expert(request).party.answer(request)
         # From the memory's first byte to its last: two requests at once would each find the round
         # unanswered.
         with self._store.alone(self._ledger_path):
             return self._answer_once(request)
+
+    def part(self) -> Part:
+        """This party's part of the model that it trained last."""
+        return Part.load(self.settings.state / "part")
+
+    def desk(self) -> QueryDesk:
+        """What answers queries, as the party's file allows."""
+        own = self.settings
+        return QueryDesk(
+            part=self.part,
+            data=own.data,
+            id=own.id,
+            policy=own.queries,
+            log=own.state / LOG,
+        )
 
     def check_memory(self) -> None:
         """Raise `DataError` where the memory is not the newest: nothing would be answered."""
@@ -196,6 +229,7 @@ class NetworkParty:
                 f"round {due} is next. Resume the run that it takes part in, or start a new one."
             )
         reply, memory = self._compute(request, before)
+        self._keep_part(request, memory["x"], before)
         self._store.save(
             Stored(
                 run=request.run,
@@ -219,6 +253,41 @@ class NetworkParty:
         raise InputError(
             f"Party {self.settings.party!r} was opened for {self.settings.method!r} and does not "
             f"answer {request.kind!r}."
+        )
+
+    def _keep_part(self, request: Message, coefficients: np.ndarray, before: Stored | None) -> None:
+        """Before the answer leaves, so that whatever was answered has its part here."""
+        own = self.settings
+        # Rounds after the first are paid for already: the first one's statement holds for all.
+        first = before is None or not (own.state / "part" / "part.json").exists()
+        Part(
+            party=own.party,
+            method=own.method,
+            run=request.run,
+            encoder=self._encoder,
+            coefficients=np.asarray(coefficients, dtype=np.float64),
+            # Without noise there is nothing to be covered.
+            covered=own.method == "experts" or not self._pays,
+            statement=self._statement(request) if first else self.part().statement,
+        ).save(own.state / "part")
+
+    def _statement(self, request: Message) -> dict[str, Any]:
+        """What this party's training promises, from what its ledger was charged for it."""
+        own, door = self.settings, self._opened
+        hidden = own.method == "experts" and requested_excess(request) > 0
+        whole = Schema.from_toml(own.schema)
+        others = [column.name for column in whole.columns if column.party != own.party]
+        return party_statement(
+            own.method,
+            door if self._pays else None,
+            public=(*self._schema.public, *others),
+            private=self._schema.private,
+            delta=own.delta,
+            relation=self._relation,
+            label=whole.label.name,
+            label_private=own.method == "experts" and whole.label.role == "private" and not hidden,
+            label_hidden=hidden,
+            noise=own.noise,
         )
 
     @property
@@ -272,7 +341,7 @@ class NetworkParty:
             self._matrix,
             strength=own.strength,
             noise=noise,
-            releaser=self._door(
+            releaser=self._releaser(
                 self._ledger()
                 if noise.is_private
                 else MemoryLedger(epsilon=own.epsilon, delta=own.delta)
@@ -308,10 +377,15 @@ class NetworkParty:
             self._matrix,
             rows=rows,
             ratio=self._ratio(training_costs(rows, 1.0, config, share).withhold),
-            releaser=self._door(self._ledger(), whole_plan=True),
+            releaser=self._releaser(self._ledger(), whole_plan=True),
             config=config,
             aggregate_share=share,
         )
+
+    def _releaser(self, ledger: BudgetLedger, *, whole_plan: bool = False) -> Releaser:
+        """The door of the answer at hand; the statement is made of what it opened."""
+        self._opened = self._door(ledger, whole_plan=whole_plan)
+        return self._opened
 
 
 def _share_noise(settings: PartyFile) -> ShareNoise:

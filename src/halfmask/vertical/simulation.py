@@ -8,6 +8,7 @@ organisations.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ from halfmask.vertical.channel import LocalChannel
 from halfmask.vertical.coordinator import Coordinator
 from halfmask.vertical.experts import (
     DAMPING,
+    Combination,
     ExpertParty,
     LabelTerms,
     class_prior,
@@ -55,6 +57,9 @@ class Simulation:
     doors: Mapping[str, Releaser]
     costs: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    coefficients: Mapping[str, Vector] = field(default_factory=dict)
+    combination: Combination | None = None
+    run: str = ""
 
 
 def _losses(
@@ -143,7 +148,10 @@ def simulate_admm(
     channel = LocalChannel({name: admm_party(name, side) for name, side in sides.items()})
     result = run_admm(channel, targets, config, watch=watch)
     history = tuple({"round": float(r.number), **r.watched} for r in result.history)
-    return _simulation("admm", task, history, doors, costs)
+    found = {name: side.x for name, side in sides.items()}
+    return _simulation(
+        "admm", task, history, doors, costs, coefficients=found, run=result.state.run
+    )
 
 
 def simulate_fdml(
@@ -197,7 +205,8 @@ def simulate_fdml(
     if doors and budget is not None:
         ratios = [budget.ratio(1.0)] * len(doors)
         costs["person"] = gaussian_epsilon(combined_ratio(ratios), budget.delta)
-    return _simulation("fdml-sgd", task, history, doors, costs)
+    found = {name: side.x for name, side in parties.items()}
+    return _simulation("fdml-sgd", task, history, doors, costs, coefficients=found)
 
 
 def simulate_experts(
@@ -280,7 +289,17 @@ def simulate_experts(
             ratios = [getattr(cost, name) for cost in each]
             total = combined_ratio([*ratios, terms.prior_ratio])
             costs[name] = gaussian_epsilon(total, budget.delta)
-    return _simulation("experts", task, history, doors, costs, notes=(result.combination.rule,))
+    return _simulation(
+        "experts",
+        task,
+        history,
+        doors,
+        costs,
+        notes=(result.combination.rule,),
+        coefficients={side.name: side.trained for side in found},
+        combination=result.combination,
+        run=coordinator.run,
+    )
 
 
 def column_share(row_norm: float, kappa: float, exact_ridge: bool) -> float:
@@ -312,7 +331,11 @@ def _simulation(
     history: tuple[Mapping[str, float], ...],
     doors: Mapping[str, Releaser],
     costs: Mapping[str, float],
+    *,
+    coefficients: Mapping[str, Vector],
     notes: tuple[str, ...] = (),
+    combination: Combination | None = None,
+    run: str = "",
 ) -> Simulation:
     return Simulation(
         method=method,
@@ -324,4 +347,9 @@ def _simulation(
         doors=doors,
         costs=costs,
         notes=notes,
+        coefficients=coefficients,
+        # ADMM and SGD add the scores as they are.
+        combination=combination
+        or Combination(weights=(1.0,) * len(task.columns), intercept=0.0, rule="sum of the scores"),
+        run=run or secrets.token_hex(8),
     )
