@@ -79,7 +79,7 @@ def test_words_of_every_default_make_the_default_configuration(method: str, reci
     kind = kind_of(method, recipe)
     rows = settings_table(kind)
     words = [f"{name}={default}" for name, what, default in rows if "Python" not in what]
-    assert words
+    words += [f"recipe={recipe}"] if recipe else []
     assert config_from_words(method, words) == kind()
     assert config_as_json(kind()).keys() == {name.split(".")[0] for name, _, _ in rows}
 
@@ -87,10 +87,11 @@ def test_words_of_every_default_make_the_default_configuration(method: str, reci
 @pytest.mark.parametrize(("method", "recipe"), KINDS)
 def test_an_unknown_setting_is_answered_with_all_there_are(method: str, recipe: str) -> None:
     names = [name for name, _, _ in settings_table(kind_of(method, recipe))]
+    own = {"recipe": recipe} if recipe else {}
     for wrong in (
-        lambda: config_from_words(method, ["stpes=3"]),
-        lambda: config_from_words(method, [], {"stpes": 3}),
-        lambda: config_for(method, {"stpes": 3}),
+        lambda: config_from_words(method, ["stpes=3"], dict(own)),
+        lambda: config_from_words(method, [], {"stpes": 3, **own}),
+        lambda: config_for(method, {"stpes": 3, **own}),
     ):
         with pytest.raises(InputError, match="stpes") as caught:
             wrong()
@@ -141,6 +142,8 @@ def test_fractions_repeats_and_words_without_a_value() -> None:
     with pytest.raises(InputError, match="NAME=VALUE"):
         config_from_words("sgd", ["steps"])
     with pytest.raises(InputError, match="has no recipe 'best': expected none"):
+        config_from_words("sgd", ["recipe=best"])
+    with pytest.raises(InputError, match="has no recipe 'best': expected default, lecture"):
         config_from_words("gd", ["recipe=best"])
 
 

@@ -23,7 +23,10 @@ CONFIG = "config"
 # Of each method the configuration of every recipe, the default one first.
 _KINDS: dict[str, dict[str, str]] = {
     "one-shot": {"": "halfmask.methods.one_shot:OneShotConfig"},
-    "gd": {"": "halfmask.methods.gd:GdConfig"},
+    "gd": {
+        "default": "halfmask.methods.gd:GdConfig",
+        "lecture": "halfmask.methods.gd_lecture:LectureConfig",
+    },
     "sgd": {"": "halfmask.methods.sgd:SgdConfig"},
     "dp-sgd": {"": "halfmask.methods.sgd:DpSgdConfig"},
     "label-span": {"": "halfmask.methods.label_span:LabelSpanConfig"},

@@ -66,6 +66,7 @@ CASES: dict[str, list[tuple[dict[str, Any] | None, dict[str, Any], int]]] = {
         (None, {}, 60),
         ({"config": GdConfig(steps=12, clip=0.3, aggregate="last")}, {}, 30),
         ({"public_start": False}, {"roles": ("half",)}, 15),
+        ({"recipe": "lecture", "steps": 6}, {}, 25),
     ],
     "sgd": [(STEPS, {}, 40), ({**STEPS, "clip_norm": 0.1}, {}, 20)],
     "dp-sgd": [(STEPS, {}, 30)],
@@ -76,6 +77,16 @@ CASES: dict[str, list[tuple[dict[str, Any] | None, dict[str, Any], int]]] = {
     "mlp": [
         ({"recipe": "dp-sgd", **STEPS, **SMALL}, NETWORK, 10),
         ({"recipe": "algorithm-1", **STEPS, **SMALL}, {**NETWORK, "roles": PUBLIC_LABEL}, 8),
+        (
+            {"recipe": "algorithm-1", "regulariser": "reconstruct", **STEPS, **SMALL},
+            {**NETWORK, "roles": ("label", "half", "all")},
+            8,
+        ),
+        (
+            {"recipe": "algorithm-1", "padding": "means", **STEPS, **SMALL},
+            {**NETWORK, "roles": ("half", "all")},
+            5,
+        ),
         (
             {"recipe": "algorithm-1", "padding": "class-means", **STEPS, **SMALL},
             {**NETWORK, "roles": PUBLIC_LABEL},

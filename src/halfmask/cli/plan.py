@@ -49,6 +49,13 @@ _ASSUMES = "rows of norm at most 1 and coefficients in the unit ball"
 @click.option("--relation", type=click.Choice(RELATIONS), default="replace", show_default=True)
 @click.option("--method", type=click.Choice(_METHODS), default="auto", show_default=True)
 @click.option(
+    "--bound",
+    type=click.Choice(("own", "lecture")),
+    default="own",
+    show_default=True,
+    help="With --method gd: the sharpest bound here, or Theorem 1 of the DP-ERM lecture.",
+)
+@click.option(
     "--plot", type=click.Path(path_type=Path), help="Write error against rows and epsilon here."
 )
 @json_option
@@ -66,6 +73,7 @@ def plan(
     public_label: bool,
     relation: str,
     method: str,
+    bound: str,
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -109,6 +117,13 @@ def plan(
             label_private=not public_label,
         )
         counted = float(rows)
+    if bound == "lecture":
+        if method != "gd" or schema_file is not None or plot is not None:
+            raise InputError(
+                "--bound lecture is for --method gd, with --rows and --columns and without --plot."
+            )
+        _emit_lecture(task, target_error, as_json)
+        return
     reason = _additive(task, method, with_schema=schema_file is not None)
     if reason is not None:
         _emit_table_plan(task, counted, reason, plot, as_json)
@@ -130,6 +145,23 @@ def plan(
         found["plot"] = str(plot)
         note(f"Plot written to {plot}.")
     emit(found, _text(made, task), as_json)
+
+
+def _emit_lecture(task: Task, target_error: float, as_json: bool) -> None:
+    from halfmask.methods.planner import lecture_plan
+
+    made = lecture_plan(task, target_error=target_error)
+    lines = [
+        f"gd as the lecture has it: {made['steps']:,} steps of mean gradients over all rows, noise "
+        f"{made['noise_multiplier']:.4g} times the longest gradient of a row.",
+        f"Excess risk at most {made['error_bound']:.4g} (Theorem 1, RB/√T); "
+        f"{made['error_without_noise']:.4g} of it would remain without noise.",
+        f"For {target_error:g}: {made['rows_needed']:,} rows and {made['steps_needed']:,} steps.",
+        "By simple composition, (ε/k, δ/k) for each of k steps, the noise would be "
+        f"{made['noise_multiplier_naive']:.4g} times the longest gradient.",
+        f"Assumes {_ASSUMES}; everything is private.",
+    ]
+    emit({**made, **_asked(task), "assumes": _ASSUMES}, "\n".join(lines), as_json)
 
 
 def _asked(task: Task) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from halfmask.errors import InputError
 
 if TYPE_CHECKING:
     from halfmask.vertical.block import Vector
-    from halfmask.vertical.part import VerticalModel
+    from halfmask.vertical.part import Part, VerticalModel
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
 
@@ -115,8 +116,12 @@ def scores_of(run: Path, model: VerticalModel, ids: list[Any], files: Mapping[st
             desks[name] = NetworkParty(read_party_file(file)).desk()
         else:
             part = Part.load((run if run.is_dir() else run.parent) / "parties" / name)
-            desks[name] = QueryDesk(part=lambda part=part: part, data=file, id=model.id)
+            desks[name] = QueryDesk(part=partial(_same, part), data=file, id=model.id)
     return ask_scores(LocalChannel(desks), model, ids)
+
+
+def _same(part: Part) -> Part:
+    return part
 
 
 def _asked(

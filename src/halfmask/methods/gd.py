@@ -51,6 +51,7 @@ class GdConfig:
     """
 
     method: ClassVar[str] = "gd"
+    recipe: ClassVar[str] = "default"
 
     spread: float | None = None
     steps: int = 120
@@ -117,14 +118,18 @@ def fit_gd(
     *,
     epsilon: float,
     delta: float,
-    config: GdConfig | None = None,
+    config: Any = None,
     **options: Any,
 ) -> LinearFit:
-    """Fit under (epsilon, delta); `options` are fields of `GdConfig`.
+    """Fit under (epsilon, delta); `options` are fields of `GdConfig`, or of `LectureConfig`.
 
     Guarantee: docs/proofs/gd.md.
     """
     config = config_for("gd", {CONFIG: config, **options})
+    if config.recipe == "lecture":
+        from halfmask.methods.gd_lecture import fit_lecture
+
+        return fit_lecture(table, releaser, epsilon=epsilon, delta=delta, config=config)
     loss, penalty, shards = config.loss, config.penalty, releaser.shards
     plain = loss is None and penalty is None
     if config.public_start and plain and starts_from_public(table):
@@ -164,7 +169,7 @@ def fit_gd(
         curve = PublicCurve.of(table.public, targets, chosen, steps=descent.plan.steps)
     theta = descent.run(None if penalty is None else _by_theta(public, rows, penalty), curve)
     coef, intercept = rows.unfold(theta)
-    coef, intercept = _in_label_units(table, chosen, coef, intercept)
+    coef, intercept = in_label_units(table, chosen, coef, intercept)
     details = descent.details | ({} if curve is None else curve.details())
     return LinearFit(coef=coef, intercept=intercept, details=details)
 
@@ -338,9 +343,10 @@ def _label_scale(table: Table) -> tuple[float, float]:
     return (high + low) / 2, (high - low) / 2
 
 
-def _in_label_units(
+def in_label_units(
     table: Table, loss: Loss, coef: Floats, intercept: Floats
 ) -> tuple[Floats, Floats]:
+    """Coefficients of coded targets as those of the label itself."""
     if table.classes is None:
         middle, half = _label_scale(table)
         return coef * half, intercept * half + middle

@@ -148,6 +148,53 @@ def plan(task: Task, *, target_error: float = 0.01, method: str = "auto") -> Pla
     )
 
 
+def lecture_plan(task: Task, *, target_error: float) -> dict[str, Any]:
+    """Theorem 1 of the lecture with its constants: noise, steps and error at `task.rows`, and the
+    rows and steps that bring its bound to `target_error`.
+
+    C is the loss's own Lipschitz constant (its largest slope in the ball, where it has none), as in
+    the lecture: everything is private, rows have norm at most 1, coefficients lie in the unit ball.
+    """
+    from halfmask.methods.gd_lecture import balanced_steps, slope_bound
+
+    constant = slope_bound(task.loss, _RADIUS)
+    reach = constant * (2.0 if task.relation == "replace" else 1.0)
+    mu = gaussian_mu(task.epsilon, task.delta)
+    common = {"radius": _RADIUS, "lipschitz": constant}
+    budget = {"epsilon": task.epsilon, "delta": task.delta, "sensitivity": reach}
+    steps = balanced_steps(
+        rows=task.rows, weights=task.parameters, lipschitz=constant, reach=reach, mu=mu
+    )
+
+    def error(count: int) -> float:
+        return bounds.excess_of_lecture(
+            **common, parameters=task.parameters, rows=task.rows, steps=count, **budget
+        )
+
+    def naive() -> float:
+        """Noise where each step is made (ε/k, δ/k)-DP on its own: simple composition."""
+        k = max(steps - 1, 1)
+        return reach / gaussian_mu(task.epsilon / k, task.delta / k) / constant
+
+    return {
+        "method": "gd",
+        "numbers_of": "gd",
+        "bound": "lecture",
+        "reason": "Theorem 1 of the lecture was asked for",
+        "noise_multiplier": reach * math.sqrt(steps - 1) / mu / constant,
+        "noise_multiplier_naive": naive(),
+        "steps": steps,
+        "rate": 1.0,
+        "error_bound": error(steps),
+        "error_without_noise": _RADIUS * constant / math.sqrt(steps),
+        "target_error": target_error,
+        "rows_needed": bounds.rows_of_lecture(
+            **common, parameters=task.parameters, error=target_error, **budget
+        ),
+        "steps_needed": bounds.steps_of_lecture(**common, error=target_error),
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class TablePlan:
     """How `additive` will spend the budget: its `stages`, as a fit opens them.

@@ -15,7 +15,8 @@ Aggregate = Literal["last", "average", "tail", "ema"]
 PaddingName = Literal[
     "gaussian", "gaussian-once", "zero", "middle", "means", "class-means", "class-samples"
 ]
-Regulariser = Callable[[Any, Any], Any]
+RegulariserName = Literal["none", "reconstruct", "decorrelate"]
+RegulariserFunction = Callable[[Any, Any], Any]
 
 
 def _check_positive(config: Any, *names: str) -> None:
@@ -133,7 +134,9 @@ class Algorithm1Config(NetworkDpSgdConfig):
 
     `padding` fills in private columns (halfmask.neural.padding); `release_share` is the part of the
     budget (of μ²) for a padding that has to be paid for. `alpha` weighs the private part against
-    the public one, whose gradient is over `public_batch` rows.
+    the public one, whose gradient is over `public_batch` rows. `regulariser` is a further public
+    loss times `regulariser_weight`: by name (halfmask.neural.regularisers), or a function of the
+    network and padded rows. Where the label is private, the public loss has none.
     """
 
     recipe: ClassVar[str] = "algorithm-1"
@@ -142,9 +145,11 @@ class Algorithm1Config(NetworkDpSgdConfig):
     release_share: float | None = None
     alpha: float = 1.0
     public_batch: int | None = None
+    regulariser: RegulariserName | RegulariserFunction = "none"
+    regulariser_weight: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_positive(self, "alpha", "public_batch")
+        _check_positive(self, "alpha", "public_batch", "regulariser_weight")
         if self.release_share is not None and not 0 < self.release_share < 1:
             raise InputError(f"Expected release_share in (0, 1), got {self.release_share}.")

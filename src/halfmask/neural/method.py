@@ -2,6 +2,7 @@
 
 With a public label there is a default recipe (neural.default_recipe). By name there is Algorithm 1
 of the paper with any padding, and DP-SGD, which is also the default where the label is private.
+Algorithm 1 takes a private label too: its public loss then has none.
 Guarantee: docs/proofs/network.md.
 """
 
@@ -27,9 +28,10 @@ from halfmask.neural.discriminant import PublicClasses
 from halfmask.neural.inputs import Inputs
 from halfmask.neural.mapped import network_rows
 from halfmask.neural.network import Mlp
-from halfmask.neural.padding import PAID, Padding, free_padding
+from halfmask.neural.padding import BY_CLASS, PADDINGS, PAID, Padding, free_padding
 from halfmask.neural.paid import Spent, noise_of_steps, plan_means, quietness
 from halfmask.neural.pretrain import as_rows
+from halfmask.neural.regularisers import regulariser_of
 from halfmask.neural.rows import NetworkRows
 from halfmask.neural.structured import StructuredRows
 from halfmask.neural.trainer import TrainerConfig, TrainingRows, plan_steps, train_privately
@@ -72,18 +74,15 @@ def fit_mlp(
         raise InputError("mlp predicts classes: use gd or one-shot for a number.")
     if table.rows_per_unit > 1:
         raise InputError("mlp protects one row each: use gd where a unit has several rows.")
-    if isinstance(chosen, Algorithm1Config) and table.label_private:
-        raise InputError(
-            "algorithm-1 takes the loss of padded rows, and with it the label, for public: the "
-            "label is private here. Use recipe='dp-sgd'."
-        )
+    hidden = table.label_private
     data = network_rows(table, private_norm=chosen.private_norm, shards=releaser.shards)
-    if chosen.recipe == "dp-sgd" or table.label_private:
+    default = isinstance(chosen, MlpConfig)
+    if chosen.recipe == "dp-sgd" or (default and hidden):
         return _dp_sgd(data, releaser, epsilon, delta, chosen, checkpoint)
-    if not table.private.shape[1]:
+    if not (table.private.shape[1] or hidden):
         raise InputError("Nothing is private: any ordinary method serves better.")
     if isinstance(chosen, Algorithm1Config):
-        return _algorithm_1(data, releaser, epsilon, delta, chosen, checkpoint)
+        return _algorithm_1(data, releaser, epsilon, delta, chosen, checkpoint, hidden)
     if chosen.release_share is None and not means_tell(data) and not data.shown.shape[1]:
         return _dp_sgd(data, releaser, epsilon, delta, chosen, checkpoint)
     made = default_recipe(data, releaser, epsilon, delta, chosen, checkpoint)
@@ -111,9 +110,15 @@ def _algorithm_1(
     delta: float,
     config: Algorithm1Config,
     checkpoint: str | Path | None,
+    label_private: bool,
 ) -> NetworkFit:
     """Algorithm 1 on the whole network, as the paper has it, with the padding asked for."""
     name = config.padding
+    if label_private and name in BY_CLASS:
+        raise InputError(
+            f"padding={name!r} goes by each row's class, and the label is private here: use one "
+            f"of {', '.join(other for other in PADDINGS if other not in BY_CLASS)}."
+        )
     if name in PAID:
         public = None
         if name != "means":
@@ -127,13 +132,29 @@ def _algorithm_1(
         step = plan_steps(trainer, len(data.labels), releaser)
         padding = Padding(name=name, table=release().means, inputs=data.inputs)
         # A release is not stored: an interrupted run would have to pay for it again.
-        return _whole_network(data, releaser, config, trainer, padding=padding, step=step)
+        return _whole_network(
+            data,
+            releaser,
+            config,
+            trainer,
+            padding=padding,
+            step=step,
+            label_private=label_private,
+        )
     # Padding that is drawn once is the same on all machines.
     drawn = public_generator(config.public_seed).spawn(1)[0]
     padding = free_padding(name, data.inputs, drawn)
     padding = replace(padding, table=releaser.shards.first(padding.table))
     trainer = _trainer(data, releaser, epsilon, delta, config)
-    return _whole_network(data, releaser, config, trainer, padding=padding, checkpoint=checkpoint)
+    return _whole_network(
+        data,
+        releaser,
+        config,
+        trainer,
+        padding=padding,
+        checkpoint=checkpoint,
+        label_private=label_private,
+    )
 
 
 def _trainer(
@@ -167,6 +188,8 @@ def _trainer(
         ema_decay=config.ema_decay,
         public_batch=getattr(config, "public_batch", None) or math.ceil(rate * n),
         public_seed=config.public_seed,
+        regulariser=regulariser_of(getattr(config, "regulariser", "none")),
+        regulariser_weight=getattr(config, "regulariser_weight", 1.0),
     )
 
 
@@ -179,6 +202,7 @@ def _whole_network(
     padding: Padding | None = None,
     step: PrivateStep | None = None,
     checkpoint: str | Path | None = None,
+    label_private: bool = False,
 ) -> NetworkFit:
     public, steps = data.shown, trainer.steps
     stored = None if checkpoint is None else Checkpoint.of_run(checkpoint, steps)
@@ -186,6 +210,8 @@ def _whole_network(
     width = public.shape[1] + data.private.shape[1]
     network = Mlp((width, config.hidden, data.classes), generator=seed)
     labels = torch.from_numpy(data.labels)
+    # Padding must not see a private label, not even where it makes no difference.
+    shown = np.zeros_like(data.labels) if label_private else data.labels
     if padding is None:
         rows = TrainingRows(real=data.real, labels=labels)
     elif padding.drawn:
@@ -193,15 +219,17 @@ def _whole_network(
             real=data.real,
             labels=labels,
             fill=lambda some, generator: as_rows(
-                public[some], padding.fill(data.labels[some], generator)
+                public[some], padding.fill(shown[some], generator)
             ),
+            label_private=label_private,
         )
     else:
         table = torch.from_numpy(padding.table.astype(np.float32))
-        codes = torch.from_numpy(padding.lines(data.labels))
+        codes = torch.from_numpy(padding.lines(shown))
         real = StructuredRows(data.real, public=public.shape[1], table=table, codes=codes)
-        rows = TrainingRows(real=real, labels=labels)
-    curve = PublicLoss("mean loss of the padded rows of each public batch", steps=steps)
+        rows = TrainingRows(real=real, labels=labels, label_private=label_private)
+    what = "mean loss of the padded rows of each public batch"
+    curve = PublicLoss(what + (", every class alike" if label_private else ""), steps=steps)
     train_privately(
         network, rows, trainer, releaser, step=step, checkpoint=stored, watch=curve.note
     )

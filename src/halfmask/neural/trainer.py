@@ -36,6 +36,7 @@ from halfmask.public_loss import Watch
 
 Schedule = Literal["constant", "linear", "cosine"]
 Aggregate = Literal["last", "average", "tail", "ema"]
+Regulariser = Callable[[Mlp, Tensor], Tensor]
 Fill = Callable[[Indices, np.random.Generator], Tensor]
 Floats = NDArray[np.float64]
 
@@ -47,7 +48,8 @@ class TrainerConfig:
     `alpha` weighs the private part against the public one; `aggregate` hands back the last
     parameters, the average of all or of the second half (tail), or an exponential average.
     `public_batch` of None means all rows. `radius` is that of a ball around zero to which all
-    weights are projected after each step (None: not at all).
+    weights are projected after each step (None: not at all). `regulariser` is a further loss of the
+    network and the padded rows of a public batch: it sees nothing private.
     """
 
     steps: int
@@ -63,6 +65,8 @@ class TrainerConfig:
     ema_decay: float = 0.9
     public_batch: int | None = None
     public_seed: int | None = None
+    regulariser: Regulariser | None = None
+    regulariser_weight: float = 1.0
 
     def __post_init__(self) -> None:
         positive = ("steps", "rate", "clip_norm", "noise_multiplier", "learning_rate")
@@ -95,11 +99,13 @@ class TrainingRows:
 
     `real` is a tensor, or `StructuredRows` with their constant padding. `fill` draws padded rows of
     the given numbers from the generator it is handed. Neither: no public part, which is DP-SGD.
+    With `label_private` nothing but the private part of the loss may read `labels`.
     """
 
     real: Tensor | StructuredRows
     labels: Tensor
     fill: Fill | None = None
+    label_private: bool = False
 
     @property
     def paired(self) -> bool:
@@ -164,7 +170,7 @@ def train_privately(
         "noise_multiplier": config.noise_multiplier,
     }
     flat = FlatParameters(network.to(device))
-    gradients = MlpGradients(network)
+    gradients = MlpGradients(network, label_private=rows.label_private)
     # Public batches are drawn from each machine's own rows, so machines draw apart.
     seed = None if config.public_seed is None else config.public_seed + shards.rank
     progress = Progress.start(flat.vector, releaser.padding(), seed)
@@ -276,8 +282,10 @@ def _shared_public_gradient(
         size = min(count, -(-config.public_batch // shards.count))
     batch = uniform_rows(count, size, progress.public)
     padded = rows.padded(batch, progress.public).to(flat.vector.device)
-    labels = rows.labels[torch.from_numpy(batch)].to(flat.vector.device)
-    loss, own = public_gradient(network, flat, padded, labels)
+    labels = None
+    if not rows.label_private:
+        labels = rows.labels[torch.from_numpy(batch)].to(flat.vector.device)
+    loss, own = public_gradient(network, flat, padded, labels, config)
     if shards.count == 1:
         return loss, own
     total = shards.sum(np.append(own.double().cpu().numpy() * size, float(size)))
@@ -285,13 +293,27 @@ def _shared_public_gradient(
 
 
 def public_gradient(
-    network: Mlp, flat: FlatParameters, padded: Tensor, labels: Tensor
+    network: Mlp,
+    flat: FlatParameters,
+    padded: Tensor,
+    labels: Tensor | None,
+    config: TrainerConfig,
 ) -> tuple[float, Tensor]:
-    """The public loss, cross entropy on padded rows, and its gradient."""
+    """The public loss, cross entropy on padded rows, and its gradient, with the regulariser's.
+
+    Without labels every class is alike; the loss that is returned is the cross entropy alone.
+    """
     network.zero_grad(set_to_none=True)
     with torch.enable_grad():
-        loss = functional.cross_entropy(network(padded), labels)
-        loss.backward()
+        scores = network(padded)
+        if labels is None:
+            loss = functional.cross_entropy(scores, torch.full_like(scores, 1 / scores.shape[1]))
+        else:
+            loss = functional.cross_entropy(scores, labels)
+        total = loss
+        if config.regulariser is not None:
+            total = loss + config.regulariser_weight * config.regulariser(network, padded)
+        total.backward()
     found = flat.gradient(network)
     network.zero_grad(set_to_none=True)
     return float(loss.detach()), found
