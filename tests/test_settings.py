@@ -268,3 +268,17 @@ def test_compare_takes_settings_by_method(people: Path) -> None:
         people, "compare", "--methods", "gd", "--set", "steps=3", "--out", str(people / "x")
     )
     assert "METHOD.NAME=VALUE" in mistake(wrong)
+
+
+@pytest.mark.parametrize(
+    ("method", "recipe"), [*KINDS, *(("mlp", each) for each in recipes("mlp"))]
+)
+def test_the_docs_list_every_setting_with_its_default(method: str, recipe: str) -> None:
+    if method == "mlp":
+        pytest.importorskip("torch")
+    text = (Path(__file__).parent.parent / "docs" / "settings.md").read_text("utf-8")
+    title = f"### Settings of `{method}`" + (f", `recipe={recipe}`" if recipe else "")
+    section = text.split(title + "\n")[1].split("\n### ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    rows = settings_table(kind_of(method, recipe))
+    assert lines == [f"| `{name}` | {values} | {default} |" for name, values, default in rows]

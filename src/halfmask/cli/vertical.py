@@ -173,6 +173,7 @@ def simulate(
         "parties": list(simulation.parties),
         "privacy": statements,
         "costs": dict(simulation.costs),
+        "traffic": dict(simulation.traffic),
         "train_loss": simulation.train_loss,
         "test_loss": simulation.test_loss,
         "history": [dict(record) for record in simulation.history],
@@ -290,9 +291,14 @@ def _text(simulation: Simulation, statements: dict[str, dict[str, Any]]) -> obje
             "none" if epsilon is None else printed(epsilon),
             str(statement["relation"]),
         )
-    lines = [f"train log loss {simulation.train_loss:.4f} (not covered by the guarantee)"]
+    lines = [f"train loss {simulation.train_loss:.4f} (not covered by the guarantee)"]
     if simulation.test_loss is not None:
-        lines.append(f"test log loss  {simulation.test_loss:.4f}")
+        lines.append(f"test loss  {simulation.test_loss:.4f}")
+    per_round = simulation.traffic
+    lines.append(
+        f"{per_round['messages_per_round']:g} messages and {per_round['bytes_per_round']:,.0f} "
+        "bytes of numbers a round"
+    )
     first = next(iter(statements.values()))
     lines += [*first.get("notes", []), "Not covered:"]
     lines += [f"- {line}" for line in first["not_covered"]]

@@ -218,7 +218,8 @@ def _flwr(environment: dict[str, str], *arguments: str) -> None:
 
 def _wait_for_result(run: RunFile, link: subprocess.Popen[bytes], wanted: str) -> dict[str, Any]:
     """The result that the ServerApp writes, or its error under its own exit code."""
-    deadline = time.monotonic() + run.timeout * (run.rounds + 3)
+    rounds = run.config.admm.rounds if run.method == "admm" else 1
+    deadline = time.monotonic() + run.timeout * (rounds + 3)
     while time.monotonic() < deadline:
         if (run.out / wanted).exists():
             result: dict[str, Any] = json.loads((run.out / wanted).read_text("utf-8"))

@@ -141,15 +141,17 @@ def _point(sweep: str, setting: dict[str, float], seed: int, draws: int) -> list
             theta = np.append(fit.coef[0], fit.intercept[0])
             found[name].append(risk(theta, X, y) - least)
             bound = max(bound, float(model.details.get("error_bound", 0.0)))
-    more = {"sweep": sweep, "rows": rows, "columns": columns}
-    common = {"epsilon": epsilon, "delta": DELTA, "relation": "replace"}
     return [
         result_row(
             name,
             "train_excess_risk",
             values,
-            **common,
-            **more,
+            epsilon=epsilon,
+            delta=DELTA,
+            relation="replace",
+            sweep=sweep,
+            rows=rows,
+            columns=columns,
             bound=bound if name == "lecture" else None,
         )
         for name, values in found.items()

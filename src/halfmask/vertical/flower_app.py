@@ -13,6 +13,7 @@ import logging
 import secrets
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from flwr.app import Message as Envelope
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from halfmask.errors import BudgetExceededError, HalfmaskError
+from halfmask.errors import BudgetExceededError, HalfmaskError, InputError
 from halfmask.mechanisms.release import Door, system_door
 from halfmask.schema import Schema
 from halfmask.vertical.admm import AdmmConfig, run_admm, start_state
@@ -30,6 +31,7 @@ from halfmask.vertical.channel import Channel, Message, PartyError, ask_all
 from halfmask.vertical.coordinator import Coordinator
 from halfmask.vertical.experts import Combination, train_experts
 from halfmask.vertical.label_holder import LabelHolder
+from halfmask.vertical.loss import loss_named
 from halfmask.vertical.network import (
     NetworkParty,
     RunFile,
@@ -232,7 +234,8 @@ def run_method(channel: Channel, settings: RunFile, door: Door = system_door) ->
             coordinator,
             prior=holder.terms(coordinator),
             hidden=hidden,
-            aggregate=settings.combine == "aggregate",
+            damping=settings.config.damping,
+            aggregate=settings.config.combine == "aggregate",
         )
         _keep_model(channel, settings, coordinator.run, trained.combination)
         return {
@@ -241,19 +244,20 @@ def run_method(channel: Channel, settings: RunFile, door: Door = system_door) ->
             "combination": vars(trained.combination),
             "coefficients": {name: w.tolist() for name, w in trained.coefficients.items()},
         }
+    asked: AdmmConfig = settings.config.admm
+    if hidden is not None and not loss_named(asked.loss).linear_in_target:
+        raise InputError(f"Labels can be hidden for logistic and squared loss, not {asked.loss}.")
     path = settings.out / "state.npz"
     state = load_state(path, channel.parties)
-    state = state or start_state(channel.parties, len(labels), settings.rho)
+    state = state or start_state(channel.parties, len(labels), asked.rho)
     # Stored before the first message: a run that dies in its first round resumes under its own id.
     save_state(path, state)
-    for number in range(len(state.history) + 1, settings.rounds + 1):
-        config = AdmmConfig(
-            rho=settings.rho,
-            update=settings.update,  # type: ignore[arg-type]
-            rounds=number,
-        )
-        state = run_admm(channel, targets, config, state=state).state
+    for number in range(len(state.history) + 1, asked.rounds + 1):
+        done = run_admm(channel, targets, replace(asked, rounds=number), state=state)
+        state = done.state
         save_state(path, state)
+        if done.converged:
+            break
     added = Combination(
         weights=(1.0,) * len(channel.parties), intercept=0.0, rule="sum of the scores"
     )

@@ -24,14 +24,16 @@ from halfmask.errors import InputError
 from halfmask.frames import check_columns
 from halfmask.mechanisms.release import Door, Releaser, system_door
 from halfmask.schema import Schema
+from halfmask.settings import config_from_words, kind_of
 from halfmask.table import Encoder, read_frame
-from halfmask.vertical.admm_party import AdmmParty, ShareNoise, share_target
+from halfmask.vertical.admm_party import AdmmParty, share_target
 from halfmask.vertical.aggregate import SHARE
 from halfmask.vertical.alignment import row_order
+from halfmask.vertical.block import REGULARISERS
 from halfmask.vertical.channel import Message
 from halfmask.vertical.experts import ExpertParty, requested_excess, training_costs
 from halfmask.vertical.files import label_codes, party_schemas
-from halfmask.vertical.newton import ExpertRows, NewtonConfig
+from halfmask.vertical.newton import ExpertRows
 from halfmask.vertical.part import Part
 from halfmask.vertical.party import Party, admm_party
 from halfmask.vertical.queries import KIND, LOG, QueryDesk, QueryPolicy
@@ -41,6 +43,26 @@ from halfmask.vertical.stranger import whole, word
 
 _MOST_ROUNDS = 1_000_000_000
 
+LABEL_HOLDERS_SETTINGS = {
+    "experts": ("combine", "damping"),
+    "admm": ("loss", "rho", "update", "rounds", "tolerance"),
+}
+PARTYS_SETTINGS = {
+    "experts": ("steps", "memory", "prior_reach"),
+    "admm": (
+        "strength",
+        "regulariser",
+        "constraint",
+        "reach",
+        "rounds",
+        "noise",
+        "noise_std",
+        "noise_radius",
+        "target_bound",
+    ),
+}
+"""Which settings of a method each side's file may hold: the other side decides the rest."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PartyFile:
@@ -48,6 +70,7 @@ class PartyFile:
 
     `aggregate`: an expert's budget also pays for counts of its scores, by which to combine it.
     Without `queries` it tells no score of a row after training (halfmask.vertical.queries).
+    `settings` are those of the method that a party decides (PARTYS_SETTINGS).
     """
 
     party: str
@@ -65,6 +88,13 @@ class PartyFile:
     aggregate: bool = False
     ledger: Path | None = None
     queries: QueryPolicy | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Any:
+        """The method's configuration, of which this party follows its own part."""
+        own = {"noise": self.noise, "rounds": self.rounds, "strength": self.strength}
+        return _config(self.method, own if self.method == "admm" else {}, self.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +104,8 @@ class RunFile:
     `hide_labels` is the ε of randomised labels, which are then all that is ever told of them.
     Without it, where the label is private, all that the experts of all parties and the class prior
     will spend of it is charged. Either goes to `ledger`, or to a new one in the folder `out`, which
-    allows `hide_labels` or `label_epsilon`.
+    allows `hide_labels` or `label_epsilon`. `settings` are those of the method that the label
+    holder decides (LABEL_HOLDERS_SETTINGS).
     """
 
     schema: Path
@@ -92,6 +123,14 @@ class RunFile:
     delta: float = 1e-6
     ledger: Path | None = None
     timeout: float = 600.0
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Any:
+        """The method's configuration, of which the label holder follows its own part."""
+        own = {"rounds": self.rounds, "rho": self.rho, "update": self.update}
+        own = own if self.method == "admm" else {"combine": self.combine}
+        return _config(self.method, own, self.settings)
 
 
 def read_party_file(path: str | Path) -> PartyFile:
@@ -101,15 +140,50 @@ def read_party_file(path: str | Path) -> PartyFile:
         if not isinstance(told["queries"], dict):
             raise InputError(f"{path}: queries must be a table [queries].")
         told["queries"] = QueryPolicy.of(told["queries"], Path(path).resolve())
-    return PartyFile(**told)
+    party = PartyFile(**told)
+    _check_settings(path, told, party.method, PARTYS_SETTINGS, party)
+    return party
 
 
 def read_run_file(path: str | Path) -> RunFile:
     """Read the label holder's file; unknown and missing keys are named."""
-    run = RunFile(**_settings(RunFile, path))
+    told = _settings(RunFile, path)
+    run = RunFile(**told)
     if run.combine not in ("fixed", "aggregate"):
         raise InputError(f"{path}: combine must be fixed or aggregate, got {run.combine!r}.")
+    _check_settings(path, told, run.method, LABEL_HOLDERS_SETTINGS, run)
     return run
+
+
+def _config(method: str, own: dict[str, Any], settings: dict[str, Any]) -> Any:
+    return config_from_words(method, [], {**own, **settings}) or kind_of(method)()
+
+
+def _check_settings(
+    path: str | Path,
+    told: dict[str, Any],
+    method: str,
+    known: dict[str, tuple[str, ...]],
+    made: PartyFile | RunFile,
+) -> None:
+    """Refuse settings of the other side, settings that are said twice, and wrong values."""
+    if method not in known:
+        raise InputError(f"{path}: method must be one of {', '.join(known)}, got {method!r}.")
+    settings = told.get("settings", {})
+    if not isinstance(settings, dict):
+        raise InputError(f"{path}: settings must be a table [settings].")
+    for name in settings:
+        if name not in known[method]:
+            raise InputError(
+                f"{path}: [settings] has {name!r}, which this file does not decide for {method}: "
+                f"the settings are {', '.join(known[method])}."
+            )
+        if name in told:
+            raise InputError(f"{path}: {name} is said twice: keep the one under [settings].")
+    try:
+        _ = made.config
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def _settings(cls: type[Any], path: str | Path) -> dict[str, Any]:
@@ -287,13 +361,13 @@ class NetworkParty:
             label=whole.label.name,
             label_private=own.method == "experts" and whole.label.role == "private" and not hidden,
             label_hidden=hidden,
-            noise=own.noise,
+            noise=getattr(own.config, "noise", "row"),
         )
 
     @property
     def _pays(self) -> bool:
         """Whether answers are paid for; exact shares, which nothing protects, are not."""
-        return self.settings.method == "experts" or _share_noise(self.settings).is_private
+        return self.settings.method == "experts" or bool(self.settings.config.is_private)
 
     @property
     def _ledger_path(self) -> Path:
@@ -312,14 +386,20 @@ class NetworkParty:
     def _share(
         self, request: Message, before: Stored | None
     ) -> tuple[Message, dict[str, np.ndarray]]:
-        own = self.settings
-        noise = _share_noise(own)
+        own, config = self.settings, self.settings.config
+        noise, rounds = config.share_noise, config.admm.rounds
+        strength, constraint = config.chosen_strength, config.chosen_constraint
         if noise.is_private:
-            share = math.sqrt(0.5) if own.noise == "row" else 1.0
-            noise = noise.fitted(
-                ratio=self._ratio(share), rounds=own.rounds, row_norm=self._row_norm
-            )
-        terms = np.array([noise.rounds, noise.ratio, noise.row_norm, own.strength])
+            share = math.sqrt(0.5) if noise.kind == "row" else 1.0
+            noise = noise.fitted(ratio=self._ratio(share), rounds=rounds, row_norm=self._row_norm)
+        terms = np.array(
+            [
+                *(noise.rounds, noise.ratio, noise.row_norm, noise.radius, noise.target_bound),
+                *(strength, config.reach, REGULARISERS.index(config.regulariser)),
+                ("none", "box", "ball").index(config.constraint),
+            ],
+            dtype=np.float64,
+        )
         if before is not None and not np.array_equal(before.memory.get("terms", ()), terms):
             # The rounds that were paid for had the noise of the old terms.
             raise InputError(
@@ -333,13 +413,15 @@ class NetworkParty:
             rho=request.values.get("rho"),
             divisor=request.values.get("divisor"),
             released=np.zeros(len(self._ids)) if before is None else before.memory["released"],
-            strength=own.strength,
-            regulariser="l2",
+            strength=strength,
+            regulariser=config.regulariser,
             noise=noise,
         )
         side = AdmmParty(
             self._matrix,
-            strength=own.strength,
+            strength=strength,
+            regulariser=config.regulariser,
+            constraint=constraint,
             noise=noise,
             releaser=self._releaser(
                 self._ledger()
@@ -347,7 +429,7 @@ class NetworkParty:
                 else MemoryLedger(epsilon=own.epsilon, delta=own.delta)
             ),
             name=own.party,
-            paid_rounds=None if before is None else own.rounds - before.round,
+            paid_rounds=None if before is None else rounds - before.round,
         )
         if before is not None:
             side.released = np.array(before.memory["released"])
@@ -371,7 +453,7 @@ class NetworkParty:
             label_private=self._schema.label.role == "private" and not excess,
             target_excess=excess,
         )
-        config, share = NewtonConfig(), SHARE if own.aggregate else 0.0
+        config, share = own.config.newton, SHARE if own.aggregate else 0.0
         return ExpertParty(
             own.party,
             self._matrix,
@@ -386,10 +468,6 @@ class NetworkParty:
         """The door of the answer at hand; the statement is made of what it opened."""
         self._opened = self._door(ledger, whole_plan=whole_plan)
         return self._opened
-
-
-def _share_noise(settings: PartyFile) -> ShareNoise:
-    return ShareNoise(kind=settings.noise)  # type: ignore[arg-type]
 
 
 def read_labels(run: RunFile) -> tuple[np.ndarray, Sequence[Any]]:

@@ -60,6 +60,7 @@ class Simulation:
     coefficients: Mapping[str, Vector] = field(default_factory=dict)
     combination: Combination | None = None
     run: str = ""
+    traffic: Mapping[str, float] = field(default_factory=dict)
 
 
 def _losses(
@@ -150,7 +151,14 @@ def simulate_admm(
     history = tuple({"round": float(r.number), **r.watched} for r in result.history)
     found = {name: side.x for name, side in sides.items()}
     return _simulation(
-        "admm", task, history, doors, costs, coefficients=found, run=result.state.run
+        "admm",
+        task,
+        history,
+        doors,
+        costs,
+        channel=channel,
+        coefficients=found,
+        run=result.state.run,
     )
 
 
@@ -206,7 +214,7 @@ def simulate_fdml(
         ratios = [budget.ratio(1.0)] * len(doors)
         costs["person"] = gaussian_epsilon(combined_ratio(ratios), budget.delta)
     found = {name: side.x for name, side in parties.items()}
-    return _simulation("fdml-sgd", task, history, doors, costs, coefficients=found)
+    return _simulation("fdml-sgd", task, history, doors, costs, channel=channel, coefficients=found)
 
 
 def simulate_experts(
@@ -295,6 +303,7 @@ def simulate_experts(
         history,
         doors,
         costs,
+        channel=channel,
         notes=(result.combination.rule,),
         coefficients={side.name: side.trained for side in found},
         combination=result.combination,
@@ -332,6 +341,7 @@ def _simulation(
     doors: Mapping[str, Releaser],
     costs: Mapping[str, float],
     *,
+    channel: LocalChannel,
     coefficients: Mapping[str, Vector],
     notes: tuple[str, ...] = (),
     combination: Combination | None = None,
@@ -352,4 +362,10 @@ def _simulation(
         combination=combination
         or Combination(weights=(1.0,) * len(task.columns), intercept=0.0, rule="sum of the scores"),
         run=run or secrets.token_hex(8),
+        traffic={
+            "messages": channel.messages,
+            "bytes": channel.bytes,
+            "messages_per_round": channel.messages / len(history),
+            "bytes_per_round": channel.bytes / len(history),
+        },
     )
