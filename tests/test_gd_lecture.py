@@ -153,7 +153,7 @@ def test_reproduce_dp_erm_finds_no_mean_above_the_bound(monkeypatch: pytest.Monk
     small = {"rows": (300, 1200), "columns": (3, 12), "epsilon": (0.5, 2.0)}
     monkeypatch.setattr(dp_erm, "SWEEPS", small)
     monkeypatch.setattr(dp_erm, "MIDDLE", {"rows": 600, "columns": 5, "epsilon": 1.0})
-    monkeypatch.setattr(dp_erm, "STEPS", 100)
+    monkeypatch.setattr(dp_erm, "MOST_STEPS", 200)
     done = CliRunner().invoke(main, ["reproduce", "dp-erm", "--draws", "2", "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)

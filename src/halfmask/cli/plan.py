@@ -50,10 +50,11 @@ _ASSUMES = "rows of norm at most 1 and coefficients in the unit ball"
 @click.option("--method", type=click.Choice(_METHODS), default="auto", show_default=True)
 @click.option(
     "--bound",
-    type=click.Choice(("own", "lecture")),
+    type=click.Choice(("own", "lecture", "paper")),
     default="own",
     show_default=True,
-    help="With --method gd: the sharpest bound here, or Theorem 1 of the DP-ERM lecture.",
+    help="The sharpest bound here; with --method gd Theorem 1 of the DP-ERM lecture; with --method "
+    "sgd Theorems 2.1 and 2.4 of the feature-DP paper.",
 )
 @click.option(
     "--plot", type=click.Path(path_type=Path), help="Write error against rows and epsilon here."
@@ -117,12 +118,14 @@ def plan(
             label_private=not public_label,
         )
         counted = float(rows)
-    if bound == "lecture":
-        if method != "gd" or schema_file is not None or plot is not None:
+    if bound != "own":
+        wanted = {"lecture": "gd", "paper": "sgd"}[bound]
+        if method != wanted or schema_file is not None or plot is not None:
             raise InputError(
-                "--bound lecture is for --method gd, with --rows and --columns and without --plot."
+                f"--bound {bound} is for --method {wanted}, with --rows and --columns and without "
+                "--plot."
             )
-        _emit_lecture(task, target_error, as_json)
+        (_emit_lecture if bound == "lecture" else _emit_paper)(task, target_error, as_json)
         return
     reason = _additive(task, method, with_schema=schema_file is not None)
     if reason is not None:
@@ -161,6 +164,28 @@ def _emit_lecture(task: Task, target_error: float, as_json: bool) -> None:
         f"{made['noise_multiplier_naive']:.4g} times the longest gradient.",
         f"Assumes {_ASSUMES}; everything is private.",
     ]
+    emit({**made, **_asked(task), "assumes": _ASSUMES}, "\n".join(lines), as_json)
+
+
+def _emit_paper(task: Task, target_error: float, as_json: bool) -> None:
+    from halfmask.methods.planner import paper_plan
+
+    made = paper_plan(task, target_error=target_error)
+    lines = [
+        f"Algorithm 1: {made['steps']:,} steps at rate {made['rate']:.4g}, noise "
+        f"{made['noise_multiplier']:.4g} times the longest private contribution "
+        f"({made['noise_std']:.4g} on a mean gradient; Theorem 2.1 with c = 1: "
+        f"{made['noise_of_theorem_2_1']:.4g}).",
+        f"Excess risk at most {made['error_bound']:.4g} (Theorem 2.4, corrected).",
+    ]
+    if made["crossover"] is not None:
+        found = made["crossover"]
+        lines.append(
+            f"Sums over the table have a lower bound than one label at a time (label-span) from "
+            f"{found['rows']:,.0f} rows on; the paper says from √(d/K) = "
+            f"{found['claimed_rows']:.3g}."
+        )
+    lines.append(f"Assumes {_ASSUMES}.")
     emit({**made, **_asked(task), "assumes": _ASSUMES}, "\n".join(lines), as_json)
 
 

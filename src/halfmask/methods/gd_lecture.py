@@ -120,7 +120,15 @@ def slope_bound(loss: Loss, reach: float) -> float:
     return loss.lipschitz if math.isfinite(loss.lipschitz) else loss.slope_bound(reach)
 
 
-def balanced_steps(*, rows: int, weights: int, lipschitz: float, reach: float, mu: float) -> int:
+def balanced_steps(
+    *,
+    rows: int,
+    weights: int,
+    lipschitz: float,
+    reach: float,
+    mu: float,
+    most: int = _MOST_STEPS,
+) -> int:
     """T at which both terms of B² are equal: C² = dT(Δ/nμ)². More steps gain less than √2."""
     even = (lipschitz * rows * mu / reach) ** 2 / weights
-    return int(min(max(even, 2.0), _MOST_STEPS))
+    return int(min(max(even, 2.0), most))
