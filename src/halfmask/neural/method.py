@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from halfmask.accounting.events import Contribution
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.private_step import PrivateStep
@@ -113,7 +114,8 @@ def _algorithm_1(
     label_private: bool,
 ) -> NetworkFit:
     """Algorithm 1 on the whole network, as the paper has it, with the padding asked for."""
-    name = config.padding
+    # Without private columns there is nothing to fill in, and nothing to pay for.
+    name = config.padding if data.private.shape[1] else "zero"
     if label_private and name in BY_CLASS:
         raise InputError(
             f"padding={name!r} goes by each row's class, and the label is private here: use one "
@@ -145,7 +147,10 @@ def _algorithm_1(
     drawn = public_generator(config.public_seed).spawn(1)[0]
     padding = free_padding(name, data.inputs, drawn)
     padding = replace(padding, table=releaser.shards.first(padding.table))
-    trainer = _trainer(data, releaser, epsilon, delta, config)
+    # Two labels of a row with public features are less far apart than two rows.
+    alone = label_private and not data.private.shape[1]
+    pair: Contribution = "label" if alone and releaser.relation == "replace" else "general"
+    trainer = _trainer(data, releaser, epsilon, delta, config, contribution=pair)
     return _whole_network(
         data,
         releaser,
@@ -164,6 +169,7 @@ def _trainer(
     delta: float,
     config: NetworkDpSgdConfig,
     spent: Spent = (),
+    contribution: Contribution = "general",
 ) -> TrainerConfig:
     """Steps of the whole network with what is left of the budget after `spent`."""
     n = rows_in_all(len(data.labels), releaser.shards)
@@ -171,7 +177,13 @@ def _trainer(
     steps = config.steps or 160
     clip_norm = config.clip_norm or 1.0
     noise = noise_of_steps(
-        releaser, epsilon=epsilon, delta=delta, rate=rate, steps=steps, spent=spent
+        releaser,
+        epsilon=epsilon,
+        delta=delta,
+        rate=rate,
+        steps=steps,
+        spent=spent,
+        contribution=contribution,
     )
     quiet = quietness(noise * clip_norm / (rate * n), _QUIET)
     return TrainerConfig(
@@ -190,6 +202,7 @@ def _trainer(
         public_seed=config.public_seed,
         regulariser=regulariser_of(getattr(config, "regulariser", "none")),
         regulariser_weight=getattr(config, "regulariser_weight", 1.0),
+        contribution=contribution,
     )
 
 
@@ -210,6 +223,7 @@ def _whole_network(
     width = public.shape[1] + data.private.shape[1]
     network = Mlp((width, config.hidden, data.classes), generator=seed)
     labels = torch.from_numpy(data.labels)
+    alone = label_private and not data.private.shape[1]
     # Padding must not see a private label, not even where it makes no difference.
     shown = np.zeros_like(data.labels) if label_private else data.labels
     if padding is None:
@@ -222,12 +236,15 @@ def _whole_network(
                 public[some], padding.fill(shown[some], generator)
             ),
             label_private=label_private,
+            label_alone=alone,
         )
     else:
         table = torch.from_numpy(padding.table.astype(np.float32))
         codes = torch.from_numpy(padding.lines(shown))
         real = StructuredRows(data.real, public=public.shape[1], table=table, codes=codes)
-        rows = TrainingRows(real=real, labels=labels, label_private=label_private)
+        rows = TrainingRows(
+            real=real, labels=labels, label_private=label_private, label_alone=alone
+        )
     what = "mean loss of the padded rows of each public batch"
     curve = PublicLoss(what + (", every class alike" if label_private else ""), steps=steps)
     train_privately(
@@ -252,6 +269,6 @@ def _fit(
         "private_norm": data.inputs.private_norm,
     }
     if trainer is not None:
-        names = ("steps", "rate", "clip_norm", "noise_multiplier", "learning_rate")
+        names = ("steps", "rate", "clip_norm", "noise_multiplier", "learning_rate", "contribution")
         details |= {name: getattr(trainer, name) for name in names}
     return NetworkFit(network=network, inputs=data.inputs, details=details | curve.details())

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from halfmask.accounting.events import PoissonGaussianEvent
+from halfmask.accounting.events import Contribution, PoissonGaussianEvent
 from halfmask.errors import InputError, LedgerError
-from halfmask.mechanisms.private_step import PrivateStep
+from halfmask.mechanisms.private_step import PrivateStep, RowContributions
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.sampling import Indices, uniform_rows
 from halfmask.mechanisms.shards import Shards, rows_in_all
@@ -29,6 +29,7 @@ from halfmask.neural.checkpoint import Checkpoint, Progress
 from halfmask.neural.contributions import FLOAT32_RESERVE, NetworkContributions
 from halfmask.neural.device import own_device
 from halfmask.neural.flat import FlatParameters
+from halfmask.neural.label_contributions import LabelContributions, row_weights
 from halfmask.neural.mlp_ghost import MlpGradients
 from halfmask.neural.network import Mlp
 from halfmask.neural.structured import StructuredRows
@@ -67,6 +68,7 @@ class TrainerConfig:
     public_seed: int | None = None
     regulariser: Regulariser | None = None
     regulariser_weight: float = 1.0
+    contribution: Contribution = "general"
 
     def __post_init__(self) -> None:
         positive = ("steps", "rate", "clip_norm", "noise_multiplier", "learning_rate")
@@ -99,13 +101,15 @@ class TrainingRows:
 
     `real` is a tensor, or `StructuredRows` with their constant padding. `fill` draws padded rows of
     the given numbers from the generator it is handed. Neither: no public part, which is DP-SGD.
-    With `label_private` nothing but the private part of the loss may read `labels`.
+    With `label_private` nothing but the private part of the loss may read `labels`; `label_alone`
+    says that every feature is public besides.
     """
 
     real: Tensor | StructuredRows
     labels: Tensor
     fill: Fill | None = None
     label_private: bool = False
+    label_alone: bool = False
 
     @property
     def paired(self) -> bool:
@@ -137,6 +141,7 @@ def plan_steps(
         steps=config.steps - done,
         what=f"{config.steps - done} {what}",
         reserve=FLOAT32_RESERVE,
+        contribution=config.contribution,
         rows_in_all=rows_in_all(rows, releaser.shards),
         in_parts=in_parts,
     )
@@ -186,9 +191,16 @@ def train_privately(
     if rows.fill is not None:
         fill = rows.fill
         draw = lambda batch: fill(batch, progress.padding)  # noqa: E731
-    contributions = NetworkContributions(
-        gradients, rows.real, rows.labels, padded=draw, device=device
-    )
+    contributions: RowContributions
+    if rows.label_alone:
+        shown = rows.real.rows if isinstance(rows.real, StructuredRows) else rows.real
+        contributions = LabelContributions(network, shown, rows.labels)
+    else:
+        if config.contribution != "general":
+            raise InputError("The label pair is for rows of which the label alone is private.")
+        contributions = NetworkContributions(
+            gradients, rows.real, rows.labels, padded=draw, device=device
+        )
     every = config.steps if checkpoint is None else checkpoint.every
     while step is not None and progress.step < config.steps:
         block = min(every, config.steps - progress.step)
@@ -208,7 +220,10 @@ def train_privately(
 
 def _event(config: TrainerConfig) -> PoissonGaussianEvent:
     return PoissonGaussianEvent(
-        noise_multiplier=config.noise_multiplier, rate=config.rate, steps=config.steps
+        noise_multiplier=config.noise_multiplier,
+        rate=config.rate,
+        steps=config.steps,
+        contribution=config.contribution,
     )
 
 
@@ -285,7 +300,11 @@ def _shared_public_gradient(
     labels = None
     if not rows.label_private:
         labels = rows.labels[torch.from_numpy(batch)].to(flat.vector.device)
-    loss, own = public_gradient(network, flat, padded, labels, config)
+    weights = None
+    if rows.label_alone:
+        # As the private part has them, so that both are gradients of one weighted loss.
+        weights = row_weights(network, padded, config.clip_norm).to(padded)
+    loss, own = public_gradient(network, flat, padded, labels, config, weights)
     if shards.count == 1:
         return loss, own
     total = shards.sum(np.append(own.double().cpu().numpy() * size, float(size)))
@@ -298,21 +317,22 @@ def public_gradient(
     padded: Tensor,
     labels: Tensor | None,
     config: TrainerConfig,
+    weights: Tensor | None = None,
 ) -> tuple[float, Tensor]:
     """The public loss, cross entropy on padded rows, and its gradient, with the regulariser's.
 
-    Without labels every class is alike; the loss that is returned is the cross entropy alone.
+    Without labels every class is alike; `weights` weigh the rows. The loss that is returned is the
+    plain mean of the cross entropy.
     """
     network.zero_grad(set_to_none=True)
     with torch.enable_grad():
         scores = network(padded)
-        if labels is None:
-            loss = functional.cross_entropy(scores, torch.full_like(scores, 1 / scores.shape[1]))
-        else:
-            loss = functional.cross_entropy(scores, labels)
-        total = loss
+        targets = torch.full_like(scores, 1 / scores.shape[1]) if labels is None else labels
+        each = functional.cross_entropy(scores, targets, reduction="none")
+        loss = each.mean()
+        total = loss if weights is None else (each * weights).mean()
         if config.regulariser is not None:
-            total = loss + config.regulariser_weight * config.regulariser(network, padded)
+            total = total + config.regulariser_weight * config.regulariser(network, padded)
         total.backward()
     found = flat.gradient(network)
     network.zero_grad(set_to_none=True)
