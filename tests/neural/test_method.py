@@ -17,7 +17,7 @@ from torch.nn import functional
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.estimators import HalfmaskClassifier
-from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.noise import noise_source, public_generator
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import ALONE
 from halfmask.model import Model
@@ -343,3 +343,28 @@ def test_a_spent_ledger_refuses() -> None:
 def test_sensitivity_of_signed_rows_is_twice_the_norm() -> None:
     assert sum_sensitivity(3.0, non_negative=False).replace == 6.0
     assert math.isclose(sum_sensitivity(3.0, non_negative=True).replace, 3.0 * math.sqrt(2))
+
+
+def test_noise_outside_of_the_public_span_is_dropped_and_costs_nothing_more() -> None:
+    rng = np.random.default_rng(0)
+    plane = rng.normal(size=(2, 6))
+    X = rng.normal(size=(200, 2)) @ plane
+    y = (X[:, 0] > 0).astype(int)
+    options = {"recipe": "algorithm-1", "steps": 3, "hidden": 4, "aggregate": "last"}
+    runs = {
+        span: HalfmaskClassifier(
+            method="mlp", public="all", options={**options, "span": span}, unsafe_seed=3
+        ).fit(X, y)
+        for span in (None, 2)
+    }
+    narrow, wide = runs[2].model_, runs[None].model_
+    assert narrow.privacy.calibrated_epsilon == wide.privacy.calibrated_epsilon
+    start = Mlp(
+        (6, 4, 2),
+        generator=torch.Generator().manual_seed(int(public_generator(0).integers(2**62))),
+    )
+    moved = narrow.weights[0] - start.linear[0].weight.detach().numpy()
+    inside, *_ = np.linalg.lstsq(plane.T, moved.T, rcond=None)
+    # Rows lie in a plane of six dimensions: so do all the steps of the first layer.
+    assert np.allclose(plane.T @ inside, moved.T, atol=1e-5)
+    assert not np.allclose(narrow.weights[0], wide.weights[0])

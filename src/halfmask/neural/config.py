@@ -136,7 +136,9 @@ class Algorithm1Config(NetworkDpSgdConfig):
     budget (of μ²) for a padding that has to be paid for. `alpha` weighs the private part against
     the public one, whose gradient is over `public_batch` rows. `regulariser` is a further public
     loss times `regulariser_weight`: by name (halfmask.neural.regularisers), or a function of the
-    network and padded rows. Where the label is private, the public loss has none.
+    network and padded rows. Where the label is private, the public loss has none. `span` keeps of
+    the noisy gradients by the first layer's weights what lies in that many principal directions of
+    the public features (None: all of it).
     """
 
     recipe: ClassVar[str] = "algorithm-1"
@@ -147,9 +149,10 @@ class Algorithm1Config(NetworkDpSgdConfig):
     public_batch: int | None = None
     regulariser: RegulariserName | RegulariserFunction = "none"
     regulariser_weight: float = 1.0
+    span: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_positive(self, "alpha", "public_batch", "regulariser_weight")
+        _check_positive(self, "alpha", "public_batch", "regulariser_weight", "span")
         if self.release_share is not None and not 0 < self.release_share < 1:
             raise InputError(f"Expected release_share in (0, 1), got {self.release_share}.")

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from halfmask.accounting.events import Contribution
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import Releaser
-from halfmask.mechanisms.shards import rows_in_all
+from halfmask.mechanisms.shards import Shards, rows_in_all
 from halfmask.neural.checkpoint import Checkpoint
 from halfmask.neural.config import Algorithm1Config, MlpConfig, NetworkDpSgdConfig
 from halfmask.neural.default_recipe import default_recipe, means_tell
@@ -33,7 +34,7 @@ from halfmask.neural.padding import BY_CLASS, PADDINGS, PAID, Padding, free_padd
 from halfmask.neural.paid import Spent, noise_of_steps, plan_means, quietness
 from halfmask.neural.pretrain import as_rows
 from halfmask.neural.regularisers import regulariser_of
-from halfmask.neural.rows import NetworkRows
+from halfmask.neural.rows import NetworkRows, Singles, blocks
 from halfmask.neural.structured import StructuredRows
 from halfmask.neural.trainer import TrainerConfig, TrainingRows, plan_steps, train_privately
 from halfmask.public_loss import PublicLoss
@@ -203,7 +204,27 @@ def _trainer(
         regulariser=regulariser_of(getattr(config, "regulariser", "none")),
         regulariser_weight=getattr(config, "regulariser_weight", 1.0),
         contribution=contribution,
+        span=principal_directions(data.shown, getattr(config, "span", None), releaser.shards),
     )
+
+
+def principal_directions(
+    public: Singles, count: int | None, shards: Shards
+) -> NDArray[np.float64] | None:
+    """Orthonormal columns that span what public rows mostly lie in; None where none are asked for.
+
+    They are not centred: gradients are sums of rows, not of differences.
+    """
+    width = public.shape[1]
+    if count is None or not width:
+        return None
+    moments = np.zeros((width, width))
+    for some in blocks(len(public), 8192):
+        part = np.asarray(public[some], dtype=np.float64)
+        moments += part.T @ part
+    _, vectors = np.linalg.eigh(shards.sum(moments))
+    kept: NDArray[np.float64] = np.ascontiguousarray(vectors[:, -min(count, width) :])
+    return kept
 
 
 def _whole_network(

@@ -50,7 +50,9 @@ class TrainerConfig:
     parameters, the average of all or of the second half (tail), or an exponential average.
     `public_batch` of None means all rows. `radius` is that of a ball around zero to which all
     weights are projected after each step (None: not at all). `regulariser` is a further loss of the
-    network and the padded rows of a public batch: it sees nothing private.
+    network and the padded rows of a public batch: it sees nothing private. `span` has orthonormal
+    columns in the space of the leading inputs, which are public: of a released gradient by the
+    first layer's weights only what lies in it is kept, since rows lie there and noise does not.
     """
 
     steps: int
@@ -69,6 +71,7 @@ class TrainerConfig:
     regulariser: Regulariser | None = None
     regulariser_weight: float = 1.0
     contribution: Contribution = "general"
+    span: Floats | None = None
 
     def __post_init__(self) -> None:
         positive = ("steps", "rate", "clip_norm", "noise_multiplier", "learning_rate")
@@ -265,6 +268,8 @@ def _one_step(
     watch: Watch | None,
 ) -> None:
     gradient = torch.from_numpy(released).to(flat.vector).mul_(config.alpha)
+    if config.span is not None:
+        _within(gradient, network, torch.from_numpy(config.span).to(gradient))
     if rows.paired:
         loss, public = _shared_public_gradient(network, flat, rows, config, progress, shards)
         gradient += public
@@ -277,6 +282,13 @@ def _one_step(
         flat.vector.mul_(min(1.0, config.radius / max(float(flat.vector.norm()), 1e-12)))
     progress.step += 1
     progress.average(flat.vector, config.aggregate, config.ema_decay, config.steps)
+
+
+def _within(gradient: Tensor, network: Mlp, span: Tensor) -> None:
+    """Project the first layer's part of a released gradient on the span, in place."""
+    first = network.linear[0]
+    block = gradient[: first.weight.numel()].view_as(first.weight)[:, : len(span)]
+    block.copy_((block @ span) @ span.T)
 
 
 def _shared_public_gradient(
