@@ -20,7 +20,16 @@ PARTLY = ("additive-comparison", "additive-covered")
 AT_BOTH = ("gd", "one-shot", "full-batch", "sgd")
 # Variants of other games, and stages of a method: fewer runs do.
 VARIANTS = (
-    *("gd-public-label", "sgd-public", "units", "sgd-units", "label-span", "fdml", "counts"),
+    *(
+        "gd-public-label",
+        "gd-lecture",
+        "sgd-public",
+        "units",
+        "sgd-units",
+        "label-span",
+        "fdml",
+        "counts",
+    ),
     *("expert-labels", "randomised-response"),
 )
 
