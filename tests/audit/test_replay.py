@@ -83,11 +83,6 @@ CASES: dict[str, list[tuple[dict[str, Any] | None, dict[str, Any], int]]] = {
             8,
         ),
         (
-            {"recipe": "algorithm-1", "label_padding": "one-shot", "span": 2, **STEPS, **SMALL},
-            {**NETWORK, "roles": ("label",)},
-            8,
-        ),
-        (
             {"recipe": "algorithm-1", "padding": "means", **STEPS, **SMALL},
             {**NETWORK, "roles": ("half", "all")},
             5,

@@ -74,69 +74,6 @@ def test_what_is_added_is_the_gradient_of_the_scaled_private_loss() -> None:
     assert np.allclose(found, flat.double().numpy(), atol=1e-5)
 
 
-@settings(deadline=None, max_examples=30)
-@given(
-    seed=st.integers(0, 10**6),
-    scale=st.sampled_from([1e-3, 0.3, 1.0, 10.0]),
-    clip=st.sampled_from([0.01, 1.0, 50.0]),
-)
-def test_soft_labels_are_clipped_and_add_up_to_the_loss(
-    seed: int, scale: float, clip: float
-) -> None:
-    network = network_of(seed, scale, 3)
-    rows, labels = torch.randn(5, 4), torch.tensor([0, 2, 1, -1, 0])
-    soft = torch.softmax(torch.randn(5, 3), dim=1)
-    some = LabelContributions(network, rows, labels, soft)
-    for row in range(5):
-        assert np.linalg.norm(some.clipped_sum(np.array([row]), clip)) <= clip
-    assert not some.clipped_sum(np.array([3]), clip).any()
-    found = some.clipped_sum(np.array([0, 1, 2, 4]), 1e9)
-    kept = labels >= 0
-    scores = network(rows)
-    private = functional.cross_entropy(scores[kept], labels[kept], reduction="sum")
-    (private - functional.cross_entropy(scores[kept], soft[kept], reduction="sum")).backward()
-    flat = FlatParameters(network).gradient(network).double().numpy()
-    assert np.allclose(found, flat, rtol=1e-3, atol=1e-4 * max(1.0, np.abs(flat).max()))
-
-
-def test_soft_labels_are_one_charge_and_learn() -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(2000, 4))
-    y = np.argmax(X[:, :3] + 0.3 * rng.normal(size=(2000, 3)), axis=1)
-    table = with_public_part(Table.from_arrays(X, y, row_norm=1.0), X, "all")
-    options = {
-        "recipe": "algorithm-1",
-        "label_padding": "one-shot",
-        "steps": 20,
-        "rate": 0.1,
-        "hidden": 16,
-    }
-    model = train(
-        table,
-        epsilon=2.0,
-        delta=1e-5,
-        relation="replace",
-        method="mlp",
-        noise=noise_source(0),
-        options=options,
-    )
-    assert 1.9 < model.privacy.calibrated_epsilon <= 2.0
-    kinds = [type(event).__name__ for event in model.privacy.events]
-    assert kinds == ["GaussianEvent", "PoissonGaussianEvent"]
-    assert float((model.predict(table) == y).mean()) > 0.6
-    private = Table.from_arrays(X, y, row_norm=1.0)
-    with pytest.raises(InputError, match="label_padding"):
-        train(
-            private,
-            epsilon=2.0,
-            delta=1e-5,
-            relation="replace",
-            method="mlp",
-            noise=noise_source(0),
-            options=options,
-        )
-
-
 def test_weights_know_no_label_and_infinite_rows_count_for_nothing() -> None:
     network = network_of(0, 1.0, 4)
     rows = torch.tensor([[1.0, 2.0, 3.0, 4.0], [float("inf"), 0.0, 0.0, 0.0]])

@@ -138,9 +138,7 @@ class Algorithm1Config(NetworkDpSgdConfig):
     loss times `regulariser_weight`: by name (halfmask.neural.regularisers), or a function of the
     network and padded rows. Where the label is private, the public loss has none. `span` keeps of
     the noisy gradients by the first layer's weights what lies in that many principal directions of
-    the public features (None: all of it). `label_padding` is what stands for a private label in the
-    public loss where it alone is private: every class alike (`uniform`), or the chances of a
-    `one-shot` model that `release_share` of the budget pays for.
+    the public features (None: all of it).
     """
 
     recipe: ClassVar[str] = "algorithm-1"
@@ -152,7 +150,6 @@ class Algorithm1Config(NetworkDpSgdConfig):
     regulariser: RegulariserName | RegulariserFunction = "none"
     regulariser_weight: float = 1.0
     span: int | None = None
-    label_padding: Literal["uniform", "one-shot"] = "uniform"
 
     def __post_init__(self) -> None:
         super().__post_init__()

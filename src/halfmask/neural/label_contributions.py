@@ -4,8 +4,6 @@ With public inputs x the private part of the gradient under label y is Jᵀ(1/K 
 Jacobian of the scores. Every row is scaled by one weight for all labels, found from J alone, so
 that any two labels pass the test of the label pair: less noise than for rows that are clipped by
 their own norm. Guarantee: docs/proofs/label_pair.md, "Networks with public inputs".
-With public chances c(x) in place of 1/K (soft labels of a release that was paid for) the private
-part is short where c is right, and is clipped by its own norm: docs/proofs/network.md.
 """
 
 from __future__ import annotations
@@ -32,15 +30,12 @@ class LabelContributions:
     Everything is computed in double precision. Guarantee: docs/proofs/label_pair.md.
     """
 
-    def __init__(
-        self, network: Mlp, rows: Tensor, labels: Tensor, soft: Tensor | None = None
-    ) -> None:
+    def __init__(self, network: Mlp, rows: Tensor, labels: Tensor) -> None:
         if len(network.linear) != 2:
             raise InputError("Label contributions are for networks with one hidden layer.")
         self._network = network
         self._rows = rows
         self._labels = labels
-        self._soft = soft
 
     def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
         """Σ of the scaled contributions of `rows`, in the order of `network.parameters()`."""
@@ -57,32 +52,16 @@ class LabelContributions:
         outside = last.weight.detach().cpu().double()
         given = self._rows[chosen].cpu().double()
         hidden = torch.relu(given @ inside[0].T + inside[1])
+        weights = label_free_weights(given, hidden, outside, clip_norm)
         labels = self._labels[chosen].cpu()
-        classes = outside.shape[0]
-        if self._soft is None:
-            slopes = torch.full((len(chosen), classes), 1.0 / classes, dtype=torch.float64)
-        else:
-            slopes = self._soft[chosen].cpu().double()
-        slopes[torch.arange(len(chosen)), labels.clamp_min(0)] -= 1.0
-        below = (slopes @ outside) * (hidden > 0)
-        if self._soft is None:
-            weights = label_free_weights(given, hidden, outside, clip_norm)
-        else:
-            weights = _own_weights(given, hidden, slopes, below, clip_norm)
         weights = torch.where(labels >= 0, weights, torch.zeros_like(weights))
-        slopes, below = slopes * weights[:, None], below * weights[:, None]
+        classes = outside.shape[0]
+        slopes = torch.full((len(chosen), classes), 1.0 / classes, dtype=torch.float64)
+        slopes[torch.arange(len(chosen)), labels.clamp_min(0)] -= 1.0
+        slopes *= weights[:, None]
+        below = (slopes @ outside) * (hidden > 0)
         parts = (below.T @ given, below.sum(0), slopes.T @ hidden, slopes.sum(0))
         return torch.cat([part.reshape(-1) for part in parts])
-
-
-def _own_weights(
-    given: Tensor, hidden: Tensor, slopes: Tensor, below: Tensor, clip_norm: float
-) -> Tensor:
-    """min(1, C/norm) by the norm of the contribution itself, the general pair's clipping."""
-    square = slopes.square().sum(1) * (1.0 + hidden.square().sum(1))
-    square += below.square().sum(1) * (1.0 + given.square().sum(1))
-    weights = torch.clamp(clip_norm * (1.0 - _MARGIN) / square.clamp_min(1e-300).sqrt(), max=1.0)
-    return torch.where(torch.isfinite(square), weights, torch.zeros_like(weights))
 
 
 def row_weights(network: Mlp, rows: Tensor, clip_norm: float) -> Tensor:

@@ -16,22 +16,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import softmax
 
-from halfmask.accounting.budget import Budget
-from halfmask.accounting.events import Contribution, GaussianEvent
+from halfmask.accounting.events import Contribution
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import Shards, rows_in_all
-from halfmask.methods.one_shot import plan_one_shot
 from halfmask.neural.checkpoint import Checkpoint
 from halfmask.neural.config import Algorithm1Config, MlpConfig, NetworkDpSgdConfig
 from halfmask.neural.default_recipe import default_recipe, means_tell
 from halfmask.neural.discriminant import PublicClasses
 from halfmask.neural.inputs import Inputs
-from halfmask.neural.mapped import MappedTable, network_rows
+from halfmask.neural.mapped import network_rows
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import BY_CLASS, PADDINGS, PAID, Padding, free_padding
 from halfmask.neural.paid import Spent, noise_of_steps, plan_means, quietness
@@ -46,8 +43,6 @@ from halfmask.table import Table
 
 # Of Algorithm 1 with a padding that has to be paid for.
 _RELEASE_SHARE = 0.75
-# Of Algorithm 1 with soft labels.
-_SOFT_SHARE = 0.5
 # Noise of a mean gradient above which steps of the whole network become shorter.
 _QUIET = 0.0064
 
@@ -89,8 +84,6 @@ def fit_mlp(
     if not (table.private.shape[1] or hidden):
         raise InputError("Nothing is private: any ordinary method serves better.")
     if isinstance(chosen, Algorithm1Config):
-        if chosen.label_padding == "one-shot":
-            return _on_soft_labels(table, data, releaser, epsilon, delta, chosen)
         return _algorithm_1(data, releaser, epsilon, delta, chosen, checkpoint, hidden)
     if chosen.release_share is None and not means_tell(data) and not data.shown.shape[1]:
         return _dp_sgd(data, releaser, epsilon, delta, chosen, checkpoint)
@@ -170,43 +163,6 @@ def _algorithm_1(
     )
 
 
-def _on_soft_labels(
-    table: Table,
-    data: NetworkRows,
-    releaser: Releaser,
-    epsilon: float,
-    delta: float,
-    config: Algorithm1Config,
-) -> NetworkFit:
-    """Algorithm 1 whose public loss has the chances of a released linear model for a label."""
-    if data.private.shape[1] or not table.label_private or isinstance(table, MappedTable):
-        raise InputError(
-            "label_padding='one-shot' is for a private label and public features in memory: leave "
-            "it out."
-        )
-    budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
-    first, _ = budget.split(config.release_share or _SOFT_SHARE)
-    # The release and the steps are opened together, so that they are one charge.
-    release = plan_one_shot(table, releaser, epsilon=first.epsilon, delta=delta)
-    spent = GaussianEvent(replace=first.mu, withhold=first.mu)
-    trainer = _trainer(data, releaser, epsilon, delta, config, (spent,))
-    step = plan_steps(trainer, len(data.labels), releaser)
-    fit = release()
-    scores = table.public @ fit.coef.T + fit.intercept
-    if scores.shape[1] == 1:
-        scores = np.hstack([np.zeros_like(scores), scores])
-    return _whole_network(
-        data,
-        releaser,
-        config,
-        trainer,
-        padding=free_padding("zero", data.inputs, public_generator(config.public_seed)),
-        step=step,
-        label_private=True,
-        soft=torch.from_numpy(softmax(scores, axis=1).astype(np.float32)),
-    )
-
-
 def _trainer(
     data: NetworkRows,
     releaser: Releaser,
@@ -281,7 +237,6 @@ def _whole_network(
     step: PrivateStep | None = None,
     checkpoint: str | Path | None = None,
     label_private: bool = False,
-    soft: torch.Tensor | None = None,
 ) -> NetworkFit:
     public, steps = data.shown, trainer.steps
     stored = None if checkpoint is None else Checkpoint.of_run(checkpoint, steps)
@@ -309,12 +264,10 @@ def _whole_network(
         codes = torch.from_numpy(padding.lines(shown))
         real = StructuredRows(data.real, public=public.shape[1], table=table, codes=codes)
         rows = TrainingRows(
-            real=real, labels=labels, label_private=label_private, label_alone=alone, soft=soft
+            real=real, labels=labels, label_private=label_private, label_alone=alone
         )
     what = "mean loss of the padded rows of each public batch"
-    if label_private:
-        what += ", every class alike" if soft is None else ", with the released model's chances"
-    curve = PublicLoss(what, steps=steps)
+    curve = PublicLoss(what + (", every class alike" if label_private else ""), steps=steps)
     train_privately(
         network, rows, trainer, releaser, step=step, checkpoint=stored, watch=curve.note
     )

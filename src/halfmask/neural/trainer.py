@@ -105,8 +105,7 @@ class TrainingRows:
     `real` is a tensor, or `StructuredRows` with their constant padding. `fill` draws padded rows of
     the given numbers from the generator it is handed. Neither: no public part, which is DP-SGD.
     With `label_private` nothing but the private part of the loss may read `labels`; `label_alone`
-    says that every feature is public besides, and `soft` are then public chances of each class that
-    stand for the label in the public loss (None: every class alike).
+    says that every feature is public besides.
     """
 
     real: Tensor | StructuredRows
@@ -114,7 +113,6 @@ class TrainingRows:
     fill: Fill | None = None
     label_private: bool = False
     label_alone: bool = False
-    soft: Tensor | None = None
 
     @property
     def paired(self) -> bool:
@@ -199,9 +197,7 @@ def train_privately(
     contributions: RowContributions
     if rows.label_alone:
         shown = rows.real.rows if isinstance(rows.real, StructuredRows) else rows.real
-        if rows.soft is not None and config.contribution != "general":
-            raise InputError("Soft labels are clipped by their own norm: charge the general pair.")
-        contributions = LabelContributions(network, shown, rows.labels, rows.soft)
+        contributions = LabelContributions(network, shown, rows.labels)
     else:
         if config.contribution != "general":
             raise InputError("The label pair is for rows of which the label alone is private.")
@@ -317,9 +313,7 @@ def _shared_public_gradient(
     if not rows.label_private:
         labels = rows.labels[torch.from_numpy(batch)].to(flat.vector.device)
     weights = None
-    if rows.soft is not None:
-        labels = rows.soft[torch.from_numpy(batch)].to(padded)
-    elif rows.label_alone:
+    if rows.label_alone:
         # As the private part has them, so that both are gradients of one weighted loss.
         weights = row_weights(network, padded, config.clip_norm).to(padded)
     loss, own = public_gradient(network, flat, padded, labels, config, weights)
