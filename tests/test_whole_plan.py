@@ -41,10 +41,9 @@ kind = "number"
 bounds = [0, 10]
 """
 try:
-    from halfmask.neural.config import CorrectionConfig as CORRECTION
-    from halfmask.neural.config import StepsConfig as STEPS
+    from halfmask.neural.config import CorrectionConfig, StepsConfig
 except ModuleNotFoundError:
-    CORRECTION = STEPS = dict  # type: ignore[assignment,misc]
+    CorrectionConfig = StepsConfig = dict  # type: ignore[assignment,misc]
 # Roles by case, and the method: with public columns `gd` releases twice.
 CASES = {
     "gd": ("gd", "private", "private", "private"),
@@ -60,15 +59,15 @@ CASES = {
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "label-span": [{}, {"passes": 3}, {"passes": 2, "order": "uniform"}],
     "mlp": [
-        {"warm_start": STEPS(steps=4)},
-        {"release_share": 0.9, "correction": CORRECTION(steps=2)},
+        {"warm_start": StepsConfig(steps=4)},
+        {"release_share": 0.9, "correction": CorrectionConfig(steps=2)},
         {"recipe": "algorithm-1", "padding": "class-means", "steps": 3},
         {"recipe": "algorithm-1", "padding": "means", "steps": 3},
         {"recipe": "algorithm-1", "padding": "zero", "steps": 3},
         {"recipe": "dp-sgd", "steps": 3},
     ],
     "mlp-private-label": [
-        {"network": STEPS(steps=3)},
+        {"network": StepsConfig(steps=3)},
         {"recipe": "algorithm-1", "padding": "zero", "steps": 3},
     ],
 }
