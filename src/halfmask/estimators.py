@@ -34,6 +34,7 @@ from halfmask.mechanisms.release import Releaser
 from halfmask.model import Model, class_array
 from halfmask.public_function import PublicPart, with_public_part
 from halfmask.schema import Schema
+from halfmask.settings import MethodConfig
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table, Task
 from halfmask.training import Door, train
@@ -309,9 +310,9 @@ class HalfmaskClassifier(_Classifier):
     """Classes from public and private columns, the guarantee covering exactly the private part.
 
     Parameters: `schema` names roles, bounds and categories (None: everything is private, rows
-    clipped to `row_norm`); `epsilon`, `delta` and `relation` are the guarantee; `method` is "auto"
-    or a name of `halfmask.training.METHODS`; `public` is a function of rows whose value is public,
-    or "all" columns;
+    clipped to `row_norm`); `epsilon`, `delta` and `relation` are the guarantee; `method` is "auto",
+    a name of `halfmask.training.METHODS` or a configuration (`GdConfig(steps=40)`); `public` is a
+    function of rows whose value is public, or "all" columns;
     `public_model` is an unfitted scikit-learn classifier of a public label on the public columns,
     from which the private part starts (default: our own free model);
     `ledger` is a file that composes many fits; `unsafe_seed` makes the noise reproducible and the
@@ -325,7 +326,7 @@ class HalfmaskClassifier(_Classifier):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         relation: str = "replace",
-        method: str = "auto",
+        method: str | MethodConfig = "auto",
         row_norm: float = 1.0,
         public: PublicPart | None = None,
         public_model: BaseEstimator | None = None,
@@ -361,7 +362,7 @@ class HalfmaskRegressor(_Regressor):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         relation: str = "replace",
-        method: str = "auto",
+        method: str | MethodConfig = "auto",
         row_norm: float = 1.0,
         label_bounds: tuple[float, float] = (-1.0, 1.0),
         public: PublicPart | None = None,

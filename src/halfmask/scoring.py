@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.metrics import log_loss, r2_score, roc_auc_score, root_mean_squared_error
 
 from halfmask.errors import DataError
@@ -36,6 +38,11 @@ def scores(model: Model, rows: Table | Iterable[Table]) -> dict[str, float | Non
             "rmse": float(root_mean_squared_error(label, predicted)),
             "r2": float(r2_score(label, predicted)) if len(label) > 1 else None,
         }
+    return class_scores(label, predicted)
+
+
+def class_scores(label: NDArray[Any], predicted: NDArray[np.float64]) -> dict[str, float | None]:
+    """rows, accuracy, log_loss and auc of class codes and the predicted chance of each class."""
     classes = predicted.shape[1]
     present = len(np.unique(label)) == classes
     auc = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfmask.cli.options import training_options
+from halfmask.cli.options import settings_options, training_options
 from halfmask.cli.output import emit, json_option, note, plain, reporting
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ NOT_COVERED = "Scores are computed from the labels of the test rows: not covered
     show_default=True,
     help="Methods by name, separated by commas.",
 )
+@settings_options("METHOD.NAME")
 @click.option(
     "--test",
     "test_file",
@@ -48,6 +49,8 @@ def compare(
     data: Path,
     schema_file: Path,
     methods: str,
+    settings: tuple[str, ...],
+    config_file: Path | None,
     epsilon: float,
     delta: float,
     relation: str,
@@ -64,6 +67,7 @@ def compare(
     from halfmask.errors import InputError
     from halfmask.model_ledger import link_ledger
     from halfmask.schema import Schema
+    from halfmask.settings import configs_for_methods
     from halfmask.table import Encoder, read_frame
 
     check_epsilon(epsilon)
@@ -77,6 +81,7 @@ def compare(
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{str(out)!r} exists already: name a new folder with --out.")
     names = [name.strip() for name in methods.split(",") if name.strip()]
+    configs = configs_for_methods(names, settings, config_file)
     schema = Schema.from_toml(schema_file)
     frame = read_frame(data)
     encoder = Encoder.fit(schema, frame)
@@ -85,7 +90,9 @@ def compare(
     if test_file is not None:
         test = encoder.encode(read_frame(test_file), with_label=True, with_unit=False)
     note(SPENDS)
-    planned = comparison.plan(table, names, epsilon=epsilon, delta=delta, relation=checked)
+    planned = comparison.plan(
+        table, names, epsilon=epsilon, delta=delta, relation=checked, configs=configs
+    )
     book = None
     if ledger_file is not None:
         book = Ledger.open(ledger_file)

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfmask.cli.options import training_options
+from halfmask.cli.options import settings_options, training_options
 from halfmask.cli.output import emit, json_option, note
 from halfmask.cli.rows import machines, training_rows
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The model folder.")
 @click.option("--method", default="auto", show_default=True, help="auto, or a method by name.")
+@settings_options("NAME")
 @click.option("--resume", is_flag=True, help="Go on in a folder whose training was interrupted.")
 @click.option("--unsafe-seed", type=int, help="Reproducible noise: the model is then NOT private.")
 @json_option
@@ -37,6 +38,8 @@ def train(
     delta: float,
     out: Path,
     method: str,
+    settings: tuple[str, ...],
+    config_file: Path | None,
     relation: str,
     ledger_file: Path | None,
     resume: bool,
@@ -53,11 +56,13 @@ def train(
     from halfmask.model_ledger import OWN, link_ledger
     from halfmask.report.covered import covered_scores
     from halfmask.schema import Schema
+    from halfmask.settings import config_as_json
     from halfmask.training import RUN, choose_method, whole_seconds
     from halfmask.training import train as fit
 
     check_epsilon(epsilon)
     check_delta(delta)
+    config = _config(method, settings, config_file)
     _check_folder(out, resume)
     schema = Schema.from_toml(schema_file)
     noise = noise_source(unsafe_seed)
@@ -83,7 +88,7 @@ def train(
                 epsilon=epsilon,
                 delta=delta,
                 relation=relation,
-                method=method,
+                method=method if config is None else config,
                 noise=noise if ranks is None else noise_source(unsafe_seed, machine=ranks.rank),
                 encoder=encoder,
                 ledger=ledger,
@@ -103,6 +108,7 @@ def train(
         "model": str(out),
         "method": model.method,
         "reason": model.reason,
+        "settings": None if config is None else config_as_json(config),
         "rows": rows,
         "machines": 1 if ranks is None else ranks.count,
         "privacy": model.privacy.to_json(),
@@ -113,6 +119,17 @@ def train(
     told = f"{covered.text(seeded=model.privacy.seeded)}\n\n" if covered is not None else ""
     text = f"{model.privacy.text()}\n\n{told}Model written to {out} ({seconds} s)."
     emit(result, text, as_json)
+
+
+def _config(method: str, settings: tuple[str, ...], file: Path | None) -> Any:
+    """The configuration that --set and --config make; None where neither says anything."""
+    from halfmask.errors import InputError
+    from halfmask.settings import config_from_words, read_config
+
+    if method == "auto" and (settings or file is not None):
+        raise InputError("Settings belong to a method: name it with --method.")
+    told = None if file is None else read_config(file, method)
+    return config_from_words(method, settings, told)
 
 
 def _warn(delta: float, rows: int, unsafe_seed: int | None) -> None:
