@@ -164,6 +164,26 @@ def read_frame(path: str | Path) -> pa.Table:
     return read_csv(file.read_bytes() if file.suffix != ".gz" else _unpacked(file), str(file))
 
 
+def column_names(path: str | Path) -> list[str]:
+    """The names of a file's columns; no row is read."""
+    file = Path(path)
+    try:
+        if is_parquet(file):
+            from pyarrow import parquet
+
+            names = list(parquet.read_schema(file).names)
+        else:
+            compression = "gzip" if file.suffix == ".gz" else None
+            with pa.input_stream(str(file), compression=compression) as stream:
+                names = [name.strip() for name in _header(stream.read(1 << 20), str(file))[0]]
+    except DataError:
+        raise
+    except (pa.ArrowException, OSError):
+        names = list(read_frame(file).column_names)  # it says what is wrong
+    _check_names(names, str(file))
+    return names
+
+
 def is_parquet(path: str | Path) -> bool:
     """Whether the file starts like Parquet; a file that cannot be opened does not."""
     try:
@@ -254,13 +274,13 @@ def _not_parquet(file: str | Path) -> DataError:
 
 
 def _header(content: bytes, name: str) -> tuple[list[str], str]:
-    """The column names and the delimiter: the most frequent of comma, semicolon and tab."""
+    """The column names and the delimiter: the most frequent of comma, semicolon, tab and bar."""
     try:
         text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
         line = next((line for line in text if line.strip()), "")
         if not line:
             raise DataError(f"{name} is empty: expected a header line and at least one row.")
-        delimiter = max((",", ";", "\t"), key=line.count)
+        delimiter = max((",", ";", "\t", "|"), key=line.count)
         record = next(csv.reader(_then(line, text), delimiter=delimiter, strict=True))
     except UnicodeDecodeError:
         raise _not_utf8(name, content) from None

@@ -21,6 +21,10 @@ from halfmask.errors import HalfmaskError
 # name: (module:attribute, what `halfmask --help` says), so that help needs no import of the command
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("halfmask.cli.init:init", "Write a schema template for a file: names and types only."),
+    "check": (
+        "halfmask.cli.check:check",
+        "Every fault and warning of a schema and a file, before spending.",
+    ),
     "plan": ("halfmask.cli.plan:plan", "Noise, steps and error to expect, before touching data."),
     "train": ("halfmask.cli.train:train", "Train a model under a privacy budget."),
     "predict": ("halfmask.cli.predict:predict", "Predict with a trained model."),

@@ -11,6 +11,7 @@ import click
 
 from halfmask.cli.options import training_options
 from halfmask.cli.output import emit, json_option, note, plain, reporting
+from halfmask.cli.schemas import read_schema
 
 if TYPE_CHECKING:
     from halfmask.comparison import Trained
@@ -63,7 +64,6 @@ def compare(
     from halfmask.accounting.relations import check_relation
     from halfmask.errors import InputError
     from halfmask.model_ledger import link_ledger
-    from halfmask.schema import Schema
     from halfmask.table import Encoder, read_frame
 
     check_epsilon(epsilon)
@@ -77,7 +77,7 @@ def compare(
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{str(out)!r} exists already: name a new folder with --out.")
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    schema = Schema.from_toml(schema_file)
+    schema = read_schema(schema_file, data)
     frame = read_frame(data)
     encoder = Encoder.fit(schema, frame)
     table = encoder.encode(frame)

@@ -10,6 +10,7 @@ import click
 
 from halfmask.accounting.relations import RELATIONS, Relation
 from halfmask.cli.output import emit, json_option, note
+from halfmask.cli.schemas import read_schema
 
 if TYPE_CHECKING:
     from halfmask.methods.planner import Plan, TablePlan, Task
@@ -155,13 +156,12 @@ def _from_schema(
     from halfmask.accounting.budget import Budget
     from halfmask.errors import InputError
     from halfmask.methods.planner import Task
-    from halfmask.schema import Schema
 
     if schema_file is None:
         raise InputError("A file of rows needs its schema: pass --schema as well.")
     if (rows is None) == (data is None):
         raise InputError("Pass either --rows or --data with a schema: one of them says how many.")
-    schema = Schema.from_toml(schema_file)
+    schema = read_schema(schema_file, *([] if data is None else [data]))
     label = schema.label
     task = Task(
         rows=1 if rows is None else rows,

@@ -14,6 +14,7 @@ import click
 from halfmask.cli.options import training_options
 from halfmask.cli.output import emit, json_option, note
 from halfmask.cli.rows import machines, training_rows
+from halfmask.cli.schemas import read_schema
 
 CHECKPOINT = "checkpoint.npz"
 
@@ -52,14 +53,13 @@ def train(
     from halfmask.mechanisms.shards import ALONE, rows_in_all
     from halfmask.model_ledger import OWN, link_ledger
     from halfmask.report.covered import covered_scores
-    from halfmask.schema import Schema
     from halfmask.training import RUN, choose_method, whole_seconds
     from halfmask.training import train as fit
 
     check_epsilon(epsilon)
     check_delta(delta)
     _check_folder(out, resume)
-    schema = Schema.from_toml(schema_file)
+    schema = read_schema(schema_file, data)
     noise = noise_source(unsafe_seed)
     with (
         machines() as ranks,
