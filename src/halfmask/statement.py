@@ -6,6 +6,7 @@ and "private" from the noise that was drawn, so that a statement cannot claim mo
 
 from __future__ import annotations
 
+import html
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -261,6 +262,10 @@ class Statement:
         lines.append("This does not cover:")
         lines += [_paragraph("-", line, width) for line in self.not_covered]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The statement for a notebook."""
+        return f"<pre>{html.escape(self.text())}</pre>"
 
     def _claim(self, unit: str) -> str:
         if self.seeded:

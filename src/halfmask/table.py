@@ -545,6 +545,10 @@ class Encoder:
             for column in self.schema.columns
         }
 
+    def cells(self, column: str) -> Cells:
+        """How a column is kept."""
+        return self._cells[column]
+
     def ends(self) -> Codes:
         """Two made-up rows: the first code of every column, and the last."""
         kept = []

@@ -182,7 +182,10 @@ def train(
     _check_options(choice.method, fitter, options or {})
     fit = fitter(table, releaser, epsilon=epsilon, delta=delta, **dict(options or {}))
     return LinearModel(
-        privacy=state(table, releaser, delta=delta), details=fit.details, fit=fit, **common
+        privacy=state(table, releaser, delta=delta),
+        details={"rows_counted": table.units, **fit.details},
+        fit=fit,
+        **common,
     )
 
 

@@ -27,6 +27,7 @@ from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, bound
 from halfmask.methods.code_sums import BLOCK, CodeSums
 from halfmask.methods.covered import covered_classes, covered_numbers
 from halfmask.methods.free_model import FreeModel, cross_fitted
+from halfmask.methods.level_facts import described_levels, share_by_level
 from halfmask.methods.public_model import PublicModel, cross_fitted_public, level_values, unfitted
 from halfmask.methods.public_sums import fit_public_sums
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
@@ -283,6 +284,8 @@ class _Fit:
         self._number = table.classes is None
         self._label_private = table.label_private
         self._mu = mu
+        self._noise: dict[int, Floats] = {}
+        self._shares: dict[int, Floats] = {}
         self._set_target(table)
         self._weights, self._most, self._n = row_weights(
             table, releaser.relation, mu, sample_weight
@@ -301,6 +304,7 @@ class _Fit:
         self.details: dict[str, Any] = {
             "plan": asdict(self.plan),
             "stages": [asdict(each) for each in stages],
+            "rows_counted": self._n / self._most,
         }
 
     def _set_target(self, table: Table) -> None:
@@ -468,6 +472,7 @@ class _Fit:
         half = self._half
         zero = [np.zeros(column.levels) for column in self._columns]
         self.details["base"] = float(expit(base)) if not self._number else self._own(base)
+        self.details["levels"] = self._levels()
         return AdditiveFit(
             weights=tuple(half * weight for weight in (weights or zero)),
             intercept=half * intercept + self._middle,
@@ -481,6 +486,18 @@ class _Fit:
             details=self.details,
             notes=self._notes,
         )
+
+    def _levels(self) -> list[dict[str, Any]]:
+        """Of each column: the part of rows with each level, exact ones of public columns, and the
+        noise in what public levels add under a private label.
+        """
+        slope = self.details.get("slope", {"used": 1.0})["used"]
+        for place in self._public:
+            column = self._columns[place]
+            counts = _counted(column.codes, self._weights, column.levels)
+            self._shares[place] = counts / self._n
+        noise = {place: self._half * slope * each for place, each in self._noise.items()}
+        return described_levels(self._shares, noise, len(self._columns))
 
     def _own(self, value: float) -> float:
         return self._middle + self._half * value
@@ -538,7 +555,7 @@ class _Fit:
         target = self._target
         if self._number:
             target = np.clip((target - base) / unit, -_LABEL, _LABEL)
-        placed, start = fit_public_sums(
+        placed, start, noise = fit_public_sums(
             [self._columns[place] for place in self._public],
             target,
             labelled=self._labelled,
@@ -548,6 +565,7 @@ class _Fit:
             label_range=(-_LABEL, _LABEL) if self._number else (0.0, 1.0),
             number=self._number,
         )
+        self._noise |= {p: unit * each for p, each in zip(self._public, noise, strict=True)}
         return [unit * weight for weight in placed], base + unit * start if self._number else start
 
     # --- private columns
@@ -600,7 +618,7 @@ class _Fit:
         features = self._counts(stage)
         with_offset = not self._label_private or bool(self._public)
         scaled = (self._target - offset) / unit if self._number else self._target
-        return Descent(
+        part = Descent(
             sums=CodeSums(stage),
             hidden=[column.private for column in stage],
             features=features,
@@ -616,6 +634,9 @@ class _Fit:
             worth=self._worth_stage,
             gradients=self._descent_stage,
         ).run()
+        for place, feature in zip(self._private, part.features, strict=False):
+            self._shares[place] = share_by_level(feature)
+        return part
 
     # --- comparison and covered scores
 

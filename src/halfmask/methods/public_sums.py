@@ -15,6 +15,7 @@ from scipy.special import expit
 
 from halfmask.methods.additive_descent import Stage
 from halfmask.methods.code_sums import CodeSums
+from halfmask.methods.level_facts import noise_by_level
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
 from halfmask.table import CodedColumn
 
@@ -42,8 +43,8 @@ def fit_public_sums(
     start: float,
     label_range: tuple[float, float],
     number: bool,
-) -> tuple[list[Floats], float]:
-    """Weights of the levels of each column, and a start, in the label's scores.
+) -> tuple[list[Floats], float, list[Floats]]:
+    """Weights of the levels of each column, a start, and the weights' noise, in label's scores.
 
     The released sums are those of weight · feature · (label − middle of its range): a label moves
     them by at most weight · ‖feature‖ · range. A missing label counts as the middle.
@@ -85,10 +86,17 @@ def fit_public_sums(
     noisy = stage.release(scale * summed(labelled * (target - middle)), moves)
     known = noisy / scale + middle * summed(np.ones(len(target)))
     std = stage.noise(moves) / scale
-    solved = _Solver(features, sums, row_weights, known, std, number).solve(start)
+    solver = _Solver(features, sums, row_weights, known, std, number)
+    solved = solver.solve(start)
     ends = np.cumsum([f.vectors.shape[1] for f in features])
     parts = np.split(solved[:-1], ends[:-1])
-    return [f.by_level(part) for f, part in zip(features, parts, strict=True)], float(solved[-1])
+    starts = [end - f.vectors.shape[1] for f, end in zip(features, ends, strict=True)]
+    uncertain = [
+        noise_by_level(f, solver.covariance[start:end, start:end])
+        for f, start, end in zip(features, starts, ends, strict=True)
+    ]
+    placed = [f.by_level(part) for f, part in zip(features, parts, strict=True)]
+    return placed, float(solved[-1]), uncertain
 
 
 def _groups(features: Sequence[LevelFeatures]) -> NDArray[np.intp]:
@@ -116,6 +124,8 @@ class _Solver:
         self._ends, self._sizes = np.cumsum(sizes), np.array(sizes)
         self._group = _groups(features)
         self._members = np.bincount(self._group)
+        self.covariance: Floats = np.zeros((0, 0))
+        """What the noise of the sums leaves in the coefficients."""
 
     def solve(self, start: float) -> Floats:
         """The coefficients, the constant last."""
@@ -146,6 +156,8 @@ class _Solver:
             theta = theta + step * (1.0 if self._number else min(1.0, 1.0 / max(moved, 1e-9)))
             if moved < 0.02:
                 break
+        passed = np.linalg.solve(precision + np.diag(self._prior(scales)), weighed.T) * self._std
+        self.covariance = passed @ passed.T
         return theta
 
     def _prior(self, scales: Floats) -> Floats:

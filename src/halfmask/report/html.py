@@ -12,7 +12,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from halfmask.report import plots, words
+from halfmask.report import effects, plots, words
 from halfmask.report.covered import (
     NONE_CLEAR,
     RELIABILITY_HEADINGS,
@@ -50,6 +50,7 @@ def page(facts: Facts) -> str:
         ("curve", "Epsilon at every delta", _curve(facts)),
         ("budget", "Budget spent over time", _budget(facts)),
         ("learning", "How the model was trained", _learning(facts)),
+        ("effects", "What the model learnt", _effects(facts)),
         ("covered", "Scores that the guarantee covers", _covered(facts)),
         ("scores", "Scores on rows of yours", _scores(facts)),
         ("audit", "Audit", _audit(facts)),
@@ -259,6 +260,32 @@ def _covered(facts: Facts) -> str:
         "class. Bars hold the noise and the luck of rows."
     )
     return text + figure(svg, caption, table)
+
+
+def _effects(facts: Facts) -> str:
+    if not facts.effects:
+        return "<p>Effects by column are told of models by additive or gd with a schema.</p>"
+    if all(effect.size == 0 for effect in facts.effects):
+        return f"<p>{escape(effects.NOTHING)}</p>"
+    outcomes = dict.fromkeys(effect.outcome for effect in facts.effects)
+    text = effects.meaning(words.listed(list(outcomes)), classes=facts.model.classes is not None)
+    unclear = [effect.column for effect in facts.effects if not effect.clear]
+    drawn = [effect for effect in facts.effects if effect.column not in unclear][: effects.SHOWN]
+    named = {True: lambda e: f"{e.column} ({e.role})", False: lambda e: f"{e.column}: {e.outcome}"}
+    figures = "".join(
+        figure(
+            effects.svg(effect, f"effect-{place}"),
+            named[len(outcomes) == 1](effect),
+            data_table(
+                effect.column, effects.HEADINGS[1:], [r[1:] for r in effects.rows([effect])]
+            ),
+        )
+        for place, effect in enumerate(drawn)
+    )
+    lost = ""
+    if unclear:
+        lost = f"<p>Noise could have made all effects of {escape(words.listed(unclear))}.</p>"
+    return f'<p>{escape(text)}</p>{lost}<div class="figures">{figures}</div>'
 
 
 def _scores(facts: Facts) -> str:
