@@ -172,9 +172,9 @@ def test_bare_arrays_have_no_effects_by_column() -> None:
 def test_notebooks_show_models_statements_and_effects(model: HalfmaskClassifier) -> None:
     fresh = fitted(census("all"))
     diagram = fresh._repr_html_()
-    assert "Epsilon 1 " in diagram
+    assert "epsilon 1 at" in diagram
     assert "_found" not in vars(fresh.effects_), "a diagram must not train anything"
-    assert "Epsilon 1 " in fresh.model_._repr_html_()
+    assert "epsilon 1 at" in fresh.model_._repr_html_()
     assert fresh.privacy_._repr_html_().startswith("<pre>")
     drawn = model.effects_._repr_html_()
     assert drawn.count("<svg") == 8

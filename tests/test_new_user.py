@@ -106,7 +106,7 @@ def test_odd_column_names(user: User) -> None:
     user.edits("odd.toml", ('[columns."2nd.visit"]', '[columns."2nd.visit"]\nbounds = [0, 1]'))
 
     trained = user.types(train)
-    assert "Epsilon 2" in " ".join(trained.output.split())
+    assert "epsilon 2 at delta" in " ".join(trained.output.split())
     again = user.types(train, code=2)
     assert "name a new folder with --out" in again.output
     scored = user.types("evaluate model test.csv")
@@ -356,4 +356,8 @@ def test_a_spent_budget_says_what_is_left(user: User) -> None:
     user.types(f"{train} --out first")
     refused = user.types(f"{train} --out second", code=3)
     assert "nothing was released" in refused.output
-    assert "Left: 0.2" in refused.output
+    left = float(re.search(r"with epsilon ([\d.]+) still fits", refused.output)[1])  # type: ignore[index]
+    assert left > 0.2, "charges compose"
+    larger = train.replace("0.8", f"{1.02 * left:.4f}")
+    user.types(f"{larger} --out third", code=3)
+    user.types(f"{train.replace('0.8', str(left))} --out fourth")

@@ -45,7 +45,11 @@ _ASSUMES = "rows of norm at most 1 and coefficients in the unit ball"
     help="The excess risk for which rows are counted.",
 )
 @click.option("--classes", type=int, help="Classes; 0 predicts a number.  [default: 2]")
-@click.option("--public", type=int, help="How many are public.  [default: 0]")
+@click.option(
+    "--public",
+    type=int,
+    help="How many columns are public: the plan of the default for tables.  [default: 0]",
+)
 @click.option("--public-label", is_flag=True, help="The label is public.")
 @click.option("--relation", type=click.Choice(RELATIONS), default="replace", show_default=True)
 @click.option("--method", type=click.Choice(_METHODS), default="auto", show_default=True)
@@ -110,7 +114,8 @@ def plan(
             label_private=not public_label,
         )
         counted = float(rows)
-    reason = _additive(task, method, with_schema=schema_file is not None)
+    # Public columns matter to the default on tables alone: then that is planned.
+    reason = _additive(task, method, with_schema=schema_file is not None or bool(public))
     if reason is not None:
         _emit_table_plan(task, counted, reason, plot, as_json)
         return

@@ -77,13 +77,13 @@ class Covered:
         """The scores in a few lines, for a terminal."""
         import textwrap
 
-        lines = ["Scores covered by the guarantee:", *textwrap.wrap(words(seeded), 86)]
+        lines = ["Scores covered by the guarantee:", *textwrap.wrap(words(seeded), 80)]
         lines += [f"  {name:<10}{value} {bar}" for name, value, bar in self.score_rows()]
         if self.reliability:
             lines.append("  predicted  observed")
             lines += [f"  {p:<11}{o} {bar}" for p, o, bar in self.reliability_rows()]
         elif self.classes:
-            lines += textwrap.wrap(NONE_CLEAR, 86)
+            lines += textwrap.wrap(NONE_CLEAR, 80)
         return "\n".join(lines)
 
 

@@ -52,7 +52,7 @@ def page(facts: Facts) -> str:
         ("learning", "How the model was trained", _learning(facts)),
         ("effects", "What the model learnt", _effects(facts)),
         ("covered", "Scores that the guarantee covers", _covered(facts)),
-        ("scores", "Scores on rows of yours", _scores(facts)),
+        ("scores", "Accuracy on your test data", _scores(facts)),
         ("audit", "Audit", _audit(facts)),
         ("full-statement", "The statement in full", _statement(facts.statement)),
     ]
@@ -293,7 +293,7 @@ def _scores(facts: Facts) -> str:
     if measured is None:
         return (
             "<p>No rows were passed. <code>halfmask report MODEL --data FILE</code> adds scores, "
-            "ROC and calibration on rows of yours.</p>"
+            "the ROC curve and calibration on your test data.</p>"
         )
     figures = []
     if measured.roc:
@@ -301,8 +301,10 @@ def _scores(facts: Facts) -> str:
             plots.roc(measured.roc), name="roc-figure", title="Lines: the ROC curve of each class."
         )
         rows = [[n, f"{x:.4f}", f"{y:.4f}"] for n, line in measured.roc.items() for x, y in line]
-        table = data_table("ROC", ["Class", "False positive rate", "True positive rate"], rows)
-        figures.append(figure(svg, "ROC: right alarms against false ones.", table))
+        headings = ["Class", "False positive rate", "True positive rate"]
+        table = data_table("ROC curve", headings, rows)
+        caption = "ROC curve: of the rows of a class, and of all others, the share called so."
+        figures.append(figure(svg, caption, table))
     curves = {
         name: [(part.predicted, part.observed) for part in bins]
         for name, bins in measured.calibration.items()

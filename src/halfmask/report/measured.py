@@ -17,7 +17,6 @@ NOT_COVERED = "Computed from the labels of the rows that were passed: not covere
 
 _BINS = 10
 _MOST_POINTS = 101
-_MOST_CLASSES = 4
 
 Point = tuple[float, float]
 
@@ -66,7 +65,7 @@ def measure(model: Model, frame: Any) -> Measured:
         return Measured(scores=scores(model, table), roc={}, calibration={"predicted": curve})
     probabilities = model.probabilities(table)
     classes = [str(name) for name in model.classes or ()]
-    shown = [1] if len(classes) == 2 else list(range(min(len(classes), _MOST_CLASSES)))
+    shown = [1] if len(classes) == 2 else list(range(len(classes)))
     roc, calibration = {}, {}
     for place in shown:
         truth = (table.label == place).astype(np.float64)

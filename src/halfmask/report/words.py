@@ -9,7 +9,7 @@ from halfmask.accounting.budget import printed
 from halfmask.accounting.relations import Relation
 from halfmask.report.facts import Facts
 from halfmask.report.plots import percent
-from halfmask.statement import NOT_PRIVATE, Statement, likelihood
+from halfmask.statement import NOT_PRIVATE, Statement, likelihood, short
 
 _MOST_NAMES = 30
 _WEAK = 0.9
@@ -129,11 +129,11 @@ def _how_far(facts: Facts) -> str:
     even = next((gain for gain in facts.gains if gain.prior == 0.5), None)
     private = f"the private values of one {unit(statement)}"
     changing = (
-        f"Exchanging {private} for others"
+        f"Changing {private}"
         if statement.relation == "replace"
         else f"Using or withholding {private}"
     )
-    text = f"{changing} {likelihood(statement, number)}."
+    text = f"{changing} {likelihood(statement, short)}."
     if even is not None:
         text += (
             " Between two equally likely private values, an attacker guesses right in at most "
@@ -190,7 +190,11 @@ def audit_rows(facts: Facts) -> list[list[str]]:
             f"{audit.lower_bound:.4g}",
             percent(audit.confidence),
             audit.relation,
-            "REFUTED" if audit.refuted else "not refuted",
+            "REFUTED"
+            if audit.refuted
+            else "no leak found, which proves nothing"
+            if audit.lower_bound <= 0
+            else "not refuted, which proves nothing",
         ]
         for audit in facts.audits
     ]
