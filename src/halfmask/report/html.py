@@ -21,7 +21,7 @@ from halfmask.report.covered import (
 from halfmask.report.covered import words as covered_words
 from halfmask.report.facts import ColumnFacts, Facts, gather
 from halfmask.report.figures import data_table, figure, inline_svg
-from halfmask.report.measured import NOT_COVERED
+from halfmask.report.measured import NO_BETTER, NOT_COVERED
 from halfmask.statement import Statement, describe
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -245,6 +245,8 @@ def _covered(facts: Facts) -> str:
         )
     scores = data_table("Scores covered by the guarantee", SCORE_HEADINGS, covered.score_rows())
     text = f"<p>{escape(covered_words(facts.statement.seeded))}</p>{scores}"
+    if covered.compared is not None:
+        text += f"<p>{escape(covered.compared)}</p>"
     if not covered.reliability:
         return text + (f"<p>{escape(NONE_CLEAR)}</p>" if covered.classes else "")
     svg = inline_svg(
@@ -318,7 +320,9 @@ def _scores(facts: Facts) -> str:
     ]
     table = data_table("Calibration", ["Class", "Predicted", "Observed", "Rows"], rows)
     figures.append(figure(svg, "Calibration, in ten parts of equally many rows.", table))
-    scores = data_table("Scores", ["Score", "Value"], words.score_rows(facts))
+    scores = data_table("Scores", words.SCORE_HEADINGS, words.score_rows(facts))
+    if not measured.better_than_constant:
+        scores = f'<p class="verdict bad">{escape(NO_BETTER)}</p>{scores}'
     return (
         f'<p class="warning"><strong>{escape(NOT_COVERED)}</strong></p>{scores}'
         f'<div class="figures">{"".join(figures)}</div>'

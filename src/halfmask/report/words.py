@@ -166,18 +166,28 @@ def gain_headings(statement: Statement) -> list[str]:
     ]
 
 
+SCORE_HEADINGS = ["Score", "This model", "Public columns alone", "A constant"]
+
+
 def score_rows(facts: Facts) -> list[list[str]]:
-    """Scores on the user's rows."""
-    assert facts.measured is not None
+    """Scores on the user's rows, under SCORE_HEADINGS; a dash where there is nothing to compare."""
+    measured = facts.measured
+    assert measured is not None
     shown = {"rows": "rows", "log_loss": "log loss", "auc": "AUC", "rmse": "RMSE", "r2": "R²"}
+
+    def cell(value: float | None) -> str:
+        if value is None:
+            return "undefined (one class only)"
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+
+    others = (measured.public_alone, measured.constant)
     return [
         [
             shown.get(name, name),
-            "undefined (one class only)"
-            if value is None
-            else (f"{value:,}" if isinstance(value, int) else f"{value:.4f}"),
+            cell(value),
+            *(cell(other[name]) if name in other else "-" for other in others),
         ]
-        for name, value in facts.measured.scores.items()
+        for name, value in measured.scores.items()
     ]
 
 
