@@ -20,8 +20,10 @@ import pyarrow.csv
 import pyarrow.ipc
 
 from halfmask.errors import DataError
+from halfmask.spool import at_hand
 
 _PARQUET_MAGIC = b"PAR1"
+_OFFICE_MAGIC = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # xlsx and ods are zip files; xls is older
 # Rows decoded at once: enough for the work per piece to count, few enough for little memory.
 _PIECE = 1 << 15
 # A larger CSV is converted piece by piece, a smaller one read whole.
@@ -99,7 +101,7 @@ class _ConvertedRows(FileRows):
 @contextmanager
 def open_rows(path: str | Path) -> Iterator[FileRows]:
     """The rows of a file (see `read_frame`) that may be larger than memory."""
-    file = Path(path)
+    file = at_hand(path)
     if is_parquet(file):
         from pyarrow import parquet
 
@@ -150,8 +152,11 @@ def _converted(file: Path, store: IO[bytes]) -> FileRows:
 
 
 def read_frame(path: str | Path) -> pa.Table:
-    """The file as a table: Parquet by its first bytes, anything else as CSV with a header."""
-    file = Path(path)
+    """The file as a table: Parquet by its first bytes, anything else as CSV with a header.
+
+    `-` is standard input.
+    """
+    file = at_hand(path)
     try:
         with file.open("rb") as stream:
             start = stream.read(len(_PARQUET_MAGIC))
@@ -161,12 +166,17 @@ def read_frame(path: str | Path) -> pa.Table:
         raise DataError(f"{file} is empty: expected a header line and at least one row.")
     if start == _PARQUET_MAGIC:
         return _read_parquet(file)
+    if start in _OFFICE_MAGIC:
+        raise DataError(
+            f"{file} is a spreadsheet or an archive, not a table of text: open it and save the "
+            "sheet as CSV (UTF-8)."
+        )
     return read_csv(file.read_bytes() if file.suffix != ".gz" else _unpacked(file), str(file))
 
 
 def column_names(path: str | Path) -> list[str]:
     """The names of a file's columns; no row is read."""
-    file = Path(path)
+    file = at_hand(path)
     try:
         if is_parquet(file):
             from pyarrow import parquet
@@ -187,7 +197,7 @@ def column_names(path: str | Path) -> list[str]:
 def is_parquet(path: str | Path) -> bool:
     """Whether the file starts like Parquet; a file that cannot be opened does not."""
     try:
-        with Path(path).open("rb") as stream:
+        with at_hand(path).open("rb") as stream:
             return stream.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
     except OSError:
         return False
@@ -198,7 +208,7 @@ def parquet_rows(path: str | Path) -> int:
     from pyarrow import parquet
 
     try:
-        return int(parquet.read_metadata(path).num_rows)
+        return int(parquet.read_metadata(at_hand(path)).num_rows)
     except (pa.ArrowException, OSError):
         raise _not_parquet(path) from None
 
@@ -302,7 +312,13 @@ def _then(first: str, rest: Iterable[str]) -> list[str]:
 def _check_names(names: Sequence[str], name: str) -> None:
     twice = [column for column, count in Counter(names).items() if count > 1]
     if twice:
-        raise DataError(f"{name} has the column {twice[0]!r} twice: rename or remove one of them.")
+        parts = [f"{each!r} twice (columns {_places(names, each)})" for each in twice[:8]]
+        raise DataError(f"{name} has the column {', '.join(parts)}: rename or remove one of them.")
+
+
+def _places(names: Sequence[str], name: str) -> str:
+    found = (str(place) for place, each in enumerate(names, start=1) if each == name)
+    return " and ".join(found)
 
 
 def _check_rows(count: int, name: str) -> None:

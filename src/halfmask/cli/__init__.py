@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from halfmask.errors import HalfmaskError
+from halfmask.spool import forget
 
 # name: (module:attribute, what `halfmask --help` says), so that help needs no import of the command
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -69,6 +70,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
+        forget()
         words = [*getattr(ctx, "_protected_args", ()), *ctx.args]
         with _errors_for_the_user(), _errors_as_json("--json" in words):
             return super().invoke(ctx)
