@@ -117,3 +117,18 @@ def test_a_demo_without_figures_writes_markdown(
     page = written_report(model / "model")
     assert page.suffix == ".md"
     assert "What is promised" in page.read_text()
+
+
+def test_an_interrupted_training_that_released_nothing_leaves_nothing(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from halfmask import training
+
+    def interrupted(*args: Any, **given: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "train", interrupted)
+    words = ("--schema", model / "people.toml", "--epsilon", 4, "--out", tmp_path / "m")
+    done = halfmask("train", model / "people.csv", *words)
+    assert done.exit_code == 130
+    assert not (tmp_path / "m").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from halfmask.cli.options import training_options
-from halfmask.cli.output import emit, json_option, note
+from halfmask.cli.output import emit, json_option, note, reporting
 from halfmask.cli.rows import machines, training_rows
 from halfmask.cli.schemas import read_schema
 
@@ -62,6 +62,8 @@ def train(
     schema = read_schema(schema_file, data)
     noise = noise_source(unsafe_seed)
     with (
+        reporting("train") as told,
+        _reading(told, data),
         machines() as ranks,
         training_rows(data, schema, ranks, method=method, epsilon=epsilon, delta=delta) as (
             encoder,
@@ -77,6 +79,7 @@ def train(
             note(f"Method {choice.method}: {choice.reason}.")
             _warn(delta, rows, unsafe_seed)
         started = time.perf_counter()
+        told(0.3, f"{rows:,} rows, method {choice.method}")
         with _ledger(out, ledger_file, epsilon, delta, relation, leads) as ledger:
             model = fit(
                 table,
@@ -113,6 +116,12 @@ def train(
     told = f"{covered.text(seeded=model.privacy.seeded)}\n\n" if covered is not None else ""
     text = f"{model.privacy.text()}\n\n{told}Model written to {out} ({seconds} s)."
     emit(result, text, as_json)
+
+
+@contextmanager
+def _reading(told: Callable[[float, str], None], data: Path) -> Iterator[None]:
+    told(0.05, f"reading {data.name}")
+    yield
 
 
 def _warn(delta: float, rows: int, unsafe_seed: int | None) -> None:
@@ -157,7 +166,7 @@ def _ledger(
         )
     try:
         yield ledger
-    except HalfmaskError:
+    except (HalfmaskError, KeyboardInterrupt):
         if fresh and out.exists() and not _charged(out, ledger):
             shutil.rmtree(out)
         raise
