@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.feature_selection import SelectorMixin, VarianceThreshold
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
-from sklearn.utils import get_tags
+from sklearn.utils import estimator_html_repr, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -38,6 +38,9 @@ from halfmask.settings import MethodConfig
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table, Task
 from halfmask.training import Door, train
+
+if TYPE_CHECKING:
+    from halfmask.effects import Effects, Explanation
 
 
 class SpendsAgainWarning(UserWarning):
@@ -138,6 +141,35 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         return self.model_.privacy
 
     @property
+    def effects_(self) -> Effects:
+        """What each level of a column adds to the score, with bars for the noise in it.
+
+        Found when first asked for, by a few trainings on imagined rows: no row of the data is
+        read, and nothing is charged (docs/effects.md).
+        """
+        check_is_fitted(self)
+        from halfmask.effects import effects
+
+        try:
+            if getattr(self, "_effects_of", None) is not self.model_:
+                self._effects, self._effects_of = effects(self.model_), self.model_
+        except InputError as error:
+            raise AttributeError(str(error)) from None
+        return self._effects
+
+    def explain(self, row: Any) -> Explanation:
+        """What each column of one row (a frame of one row, or a mapping) added to its score."""
+        check_is_fitted(self)
+        from halfmask.effects import explain
+
+        return explain(self.model_, row)
+
+    def _html_repr(self) -> str:
+        """scikit-learn's diagram and, once fitted, what is promised."""
+        drawn: str = estimator_html_repr(self)
+        return drawn + (self.privacy_._repr_html_() if hasattr(self, "model_") else "")
+
+    @property
     def coef_(self) -> NDArray[np.float64]:
         """Weights of the (mapped) public features, then of the private ones, one row an output."""
         return self._linear("coef")
@@ -171,7 +203,8 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
                 raise InputError("Give roles in a schema or a public function, not both.")
             frame = X if y is None else _with_label(X, y, self.schema)
             encoder = Encoder.fit(self.schema, frame)
-            self.n_features_in_ = len(self.schema.columns)
+            names = [column.name for column in self.schema.columns]
+            self.n_features_in_, self.feature_names_in_ = len(names), np.array(names, dtype=object)
             return encoder, encoder.encode(frame)
         if y is None:
             raise InputError(
@@ -316,7 +349,8 @@ class HalfmaskClassifier(_Classifier):
     `public_model` is an unfitted scikit-learn classifier of a public label on the public columns,
     from which the private part starts (default: our own free model);
     `ledger` is a file that composes many fits; `unsafe_seed` makes the noise reproducible and the
-    model not private. Fitted: `classes_`, `coef_`, `intercept_`, `method_`, `reason_`, `privacy_`.
+    model not private. Fitted: `classes_`, `coef_`, `intercept_`, `method_`, `reason_`, `privacy_`,
+    `effects_`, `feature_names_in_`.
     """
 
     def __init__(

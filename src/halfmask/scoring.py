@@ -32,7 +32,14 @@ def scores(model: Model, rows: Table | Iterable[Table]) -> dict[str, float | Non
     if not labels:
         raise DataError("No row has a label: pass rows of which some have one.")
     label, predicted = np.concatenate(labels), np.concatenate(found)
-    if model.task == "regression":
+    return score_rows(label, predicted, numbers=model.task == "regression")
+
+
+def score_rows(
+    label: NDArray[Any], predicted: NDArray[np.float64], *, numbers: bool
+) -> dict[str, float | None]:
+    """The same of labels (numbers, or codes of classes) and predictions (or probabilities)."""
+    if numbers:
         return {
             "rows": len(label),
             "rmse": float(root_mean_squared_error(label, predicted)),

@@ -192,7 +192,10 @@ def train(
         fitter = linear_method(choice.method)
         fit = fitter(table, releaser, epsilon=epsilon, delta=delta, config=config)
         return LinearModel(
-            privacy=state(table, releaser, delta=delta), details=fit.details, fit=fit, **common
+            privacy=state(table, releaser, delta=delta),
+            details={"rows_counted": table.units, **fit.details},
+            fit=fit,
+            **common,
         )
 
 

@@ -11,6 +11,7 @@ import click
 
 from halfmask.cli.options import settings_options, training_options
 from halfmask.cli.output import emit, json_option, note, plain, reporting
+from halfmask.cli.schemas import read_schema
 
 if TYPE_CHECKING:
     from halfmask.comparison import Trained
@@ -66,7 +67,6 @@ def compare(
     from halfmask.accounting.relations import check_relation
     from halfmask.errors import InputError
     from halfmask.model_ledger import link_ledger
-    from halfmask.schema import Schema
     from halfmask.settings import configs_for_methods
     from halfmask.table import Encoder, read_frame
 
@@ -82,7 +82,7 @@ def compare(
         raise InputError(f"{str(out)!r} exists already: name a new folder with --out.")
     names = [name.strip() for name in methods.split(",") if name.strip()]
     configs = configs_for_methods(names, settings, config_file)
-    schema = Schema.from_toml(schema_file)
+    schema = read_schema(schema_file, data)
     frame = read_frame(data)
     encoder = Encoder.fit(schema, frame)
     table = encoder.encode(frame)

@@ -10,6 +10,7 @@ import click
 
 from halfmask.accounting.relations import RELATIONS, Relation
 from halfmask.cli.output import emit, json_option, note
+from halfmask.cli.schemas import read_schema
 
 if TYPE_CHECKING:
     from halfmask.methods.planner import Plan, TablePlan, Task
@@ -44,7 +45,11 @@ _ASSUMES = "rows of norm at most 1 and coefficients in the unit ball"
     help="The excess risk for which rows are counted.",
 )
 @click.option("--classes", type=int, help="Classes; 0 predicts a number.  [default: 2]")
-@click.option("--public", type=int, help="How many are public.  [default: 0]")
+@click.option(
+    "--public",
+    type=int,
+    help="How many columns are public: the plan of the default for tables.  [default: 0]",
+)
 @click.option("--public-label", is_flag=True, help="The label is public.")
 @click.option("--relation", type=click.Choice(RELATIONS), default="replace", show_default=True)
 @click.option("--method", type=click.Choice(_METHODS), default="auto", show_default=True)
@@ -127,7 +132,8 @@ def plan(
             )
         (_emit_lecture if bound == "lecture" else _emit_paper)(task, target_error, as_json)
         return
-    reason = _additive(task, method, with_schema=schema_file is not None)
+    # Public columns matter to the default on tables alone: then that is planned.
+    reason = _additive(task, method, with_schema=schema_file is not None or bool(public))
     if reason is not None:
         _emit_table_plan(task, counted, reason, plot, as_json)
         return
@@ -212,13 +218,12 @@ def _from_schema(
     from halfmask.accounting.budget import Budget
     from halfmask.errors import InputError
     from halfmask.methods.planner import Task
-    from halfmask.schema import Schema
 
     if schema_file is None:
         raise InputError("A file of rows needs its schema: pass --schema as well.")
     if (rows is None) == (data is None):
         raise InputError("Pass either --rows or --data with a schema: one of them says how many.")
-    schema = Schema.from_toml(schema_file)
+    schema = read_schema(schema_file, *([] if data is None else [data]))
     label = schema.label
     task = Task(
         rows=1 if rows is None else rows,

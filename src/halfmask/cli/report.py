@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from halfmask.cli.evaluate import is_vertical
-from halfmask.cli.output import emit, json_option, note
+from halfmask.cli.output import emit, json_option, note, reporting
 
 _NAMES = {"html": "report.html", "md": "report.md", "json": "report.json", "card": "README.md"}
 
@@ -76,7 +76,15 @@ def report(
             f"{model / 'audit.json'} tells of private rows: move it out of the model folder before "
             "you hand that out, and pass it with --audit FILE to see it in a report."
         )
-    facts = gather(model, data=data, ledger=ledger_file, audit=audit_file)
+    with reporting("report") as told:
+        facts = gather(
+            model,
+            data=data,
+            ledger=ledger_file,
+            audit=audit_file,
+            with_effects=form in ("html", "json"),
+            told=told,
+        )
     if form == "html":
         from halfmask.report.html import page
 
