@@ -49,7 +49,10 @@ def refused(*args: object, code: int = 2) -> str:
     for arguments in (args, (*args, "--json")):
         done = run(*arguments)
         assert done.exit_code == code, (done.exit_code, done.output)
-        assert done.stdout == ""
+        if "--json" in arguments:
+            assert json.loads(done.stdout)["error"]["message"]
+        else:
+            assert done.stdout == ""
         assert "Traceback" not in done.stderr
         assert "Error: " in done.stderr
     return done.stderr
@@ -131,7 +134,7 @@ def test_ledger_create_show_and_verify(tmp_path: Path) -> None:
     shown = result_of("ledger", "show", file)
     assert shown["entries"][0]["what"] == "class sums"
     assert 0 < shown["spent"] < 1
-    assert shown["left"] == pytest.approx(1 - shown["spent"])
+    assert shown["left"] > 1 - shown["spent"], "charges compose"
     verified = result_of("ledger", "verify", file)
     assert verified["valid"] is True
     assert verified["charges"] == 1
@@ -199,8 +202,42 @@ def test_every_error_ends_with_its_exit_code(
         done = CliRunner().invoke(main, arguments)
         assert done.exit_code == code
         assert words in done.stderr
-        assert done.stdout == ""
         assert "Traceback" not in done.stderr
+        if code == 141 or "--json" not in arguments:
+            assert done.stdout == ""
+            continue
+        told = json.loads(done.stdout)["error"]
+        assert set(told) == {"kind", "message", "column", "row"}
+        assert told["message"] in done.stderr.replace("Error: ", "")
+
+
+def test_an_error_names_its_column_and_row_as_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(as_json: bool) -> None:
+        raise DataError("Column 'it\\'s', row 7: not a number. Correct it.")
+
+    add_command(monkeypatch, fail)
+    done = CliRunner().invoke(main, ["probe", "--json"])
+    told = json.loads(done.stdout)["error"]
+    assert (told["kind"], told["column"], told["row"]) == ("data", "it's", 7)
+
+
+def test_an_error_after_the_result_leaves_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(as_json: bool) -> None:
+        emit({"a": 1}, "words", as_json)
+        raise ClaimRefutedError("refuted")
+
+    add_command(monkeypatch, late)
+    for _ in range(2):
+        done = CliRunner().invoke(main, ["probe", "--json"])
+        assert json.loads(done.stdout) == {"a": 1}
+        assert done.exit_code == 4
+
+
+def test_a_defect_is_an_object_that_quotes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_command(monkeypatch, lambda as_json: float("Smith"))
+    done = CliRunner().invoke(main, ["probe", "--json"])
+    assert json.loads(done.stdout)["error"]["kind"] == "defect"
+    assert "Smith" not in done.output
 
 
 def test_a_defect_names_its_place_and_never_quotes_the_value(

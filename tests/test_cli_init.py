@@ -178,3 +178,77 @@ def test_init_imports_nothing_heavy(people: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+DICTIONARY = """name,kind,low,high,categories
+age,number,0,120,
+work class,category,,,Baker|Miller
+income,text,,,"low-40; high-40"
+"""
+
+
+def with_dictionary(people: Path, text: str) -> Result:
+    (people.parent / "dictionary.csv").write_text(text)
+    return run(people, "--label", "income", "--dictionary", people.parent / "dictionary.csv")
+
+
+def test_a_dictionary_fills_in_what_a_private_column_needs(people: Path) -> None:
+    done = with_dictionary(people, DICTIONARY)
+    assert done.exit_code == 0, done.output
+    data = tomllib.loads(done.stdout)
+    assert data["label"] == {"name": "income", "role": "private", "classes": ["low-40", "high-40"]}
+    assert data["defaults"] == {"role": "private"}
+    assert data["columns"]["age"] == {"kind": "number", "bounds": [0, 120]}
+    assert data["columns"]["work class"]["categories"] == ["Baker", "Miller"]
+    assert "fill in: categories" in done.stdout, "ok is not described"
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("agee,number,0,1,", "'agee'"),
+        ("age,numbr,0,1,", "Did you mean 'number'?"),
+        ("age,number,0,,", "one bound without the other"),
+        ("age,number,low,high,", "neither a number nor an ISO date"),
+        ("age,,,,", "neither kind, bounds nor categories"),
+        (",number,0,1,", "no name of a column"),
+        ("age,number,0,1,\nage,number,0,1,", "described twice"),
+    ],
+)
+def test_a_wrong_dictionary_names_the_row_and_the_fix(people: Path, row: str, words: str) -> None:
+    done = with_dictionary(people, f"name,kind,low,high,categories\n{row}\n")
+    assert done.exit_code == 2
+    assert words in done.output
+
+
+def test_a_dictionary_cannot_make_a_column_public(people: Path) -> None:
+    done = with_dictionary(people, "name,role,kind,low,high\nage,public,number,0,99\n")
+    assert done.exit_code == 0
+    assert '= "public"' not in done.stdout.replace('write role = "public"', "")
+
+
+names_alike = st.lists(
+    st.from_regex(r"\A(lab|q|x y)[_ ]?[0-9a-c]{1,2}\Z"), min_size=1, max_size=12, unique=True
+)
+
+
+@given(names_alike, st.lists(st.integers(0, 2), min_size=12, max_size=12))
+def test_a_short_template_declares_every_column_as_the_long_one(
+    names: list[str], kinds: list[int]
+) -> None:
+    from halfmask.cli.init import short_template, short_toml
+
+    choices = (
+        {"kind": "number", "bounds": [0, 1]},
+        {"kind": "category", "categories": ["a  b", 'c"d']},
+        {"kind": "date", "bounds": ["2000-01-01", "2001-01-01"]},
+    )
+    declared = {name: choices[kind] for name, kind in zip(names, kinds, strict=False)}
+    declared["the label"] = {"kind": "category", "categories": ["no", "yes"]}
+    data = short_template(declared, "the label")
+    assert tomllib.loads(short_toml(data, "the label", {})) == data
+    schema = Schema.from_dict(data, columns=list(declared))
+    assert {column.name for column in schema.columns} == set(names)
+    for column in schema.columns:
+        assert column.role == "private"
+        assert column.kind == declared[column.name]["kind"]

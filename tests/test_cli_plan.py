@@ -45,6 +45,19 @@ def test_public_columns_and_classes_change_the_method() -> None:
     assert (found["method"], found["steps"]) == ("one-shot", 1)
 
 
+def test_how_many_are_public_changes_the_answer() -> None:
+    table = ("plan", "--rows", "30000", "--columns", "14", "--epsilon", "1", "--delta", "1e-6")
+    found = [
+        json.loads(run(*table, "--public", public, "--json").stdout) for public in ("3", "7", "14")
+    ]
+    assert {each["method"] for each in found} == {"additive"}
+    noises = [
+        next(s["noise_multiplier"] for s in each["stages"] if "public features" in s["what"])
+        for each in found
+    ]
+    assert noises[0] > noises[1] > noises[2], "more public columns get more of the budget"
+
+
 def test_words_name_the_method_the_error_and_what_it_assumes() -> None:
     done = run(*ADULT)
     assert done.exit_code == 0

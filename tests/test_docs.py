@@ -72,8 +72,11 @@ def needs_running(page: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepared_folder(tmp_path_factory.mktemp("prepared"))
+
+
+def prepared_folder(folder: Path) -> Path:
     """The files that pages speak of: rows of the embedded census, whole and split by parties."""
-    folder = tmp_path_factory.mktemp("prepared")
     train, test, schema = load_adult()
     for name, rows in (("people.csv", train.slice(0, 3000)), ("test.csv", test.slice(0, 1000))):
         pyarrow.csv.write_csv(rows.select(COLUMNS), folder / name)

@@ -19,6 +19,7 @@ from halfmask.accounting.events import (
     RandomizedResponseEvent,
     covers,
 )
+from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import Ledger, MemoryLedger
 from halfmask.errors import AccountingError, BudgetExceededError, InputError, LedgerError
 from ledgers import SMALL, charged
@@ -81,7 +82,7 @@ def test_overspending_is_refused_and_leaves_no_trace(tmp_path: Path, kind: str) 
     with pytest.raises(BudgetExceededError) as refused:
         book.charge([GaussianEvent(replace=0.3, withhold=0.1)], "second")
     assert refused.value.exit_code == 3
-    for word in ("Budget: epsilon 1 ", "Spent: 0.6", "Asked:", "Left: 0.3", "smaller epsilon"):
+    for word in ("Budget: epsilon 1 ", "Spent: 0.6", "Asked:", "smaller epsilon", "epsilon 0.7"):
         assert word in str(refused.value)
     assert book.events() == (GaussianEvent(replace=0.15, withhold=0.1),)
     book.charge([GaussianEvent(replace=0.1, withhold=0.1)], "smaller")
@@ -263,3 +264,23 @@ def test_a_plan_covers_its_parts_in_any_cut_and_nothing_beyond(
     assert covers(cut, paid)
     assert not covers(paid, [*cut, GaussianEvent(replace=more, withhold=0.0)])
     assert not covers(paid, [RandomizedResponseEvent(epsilon=more, categories=2)])
+
+
+@given(st.floats(0.05, 0.95), st.floats(0.3, 4.0), st.sampled_from(["replace", "withhold"]))
+def test_what_is_left_fits_and_hardly_more_does(part: float, total: float, relation: str) -> None:
+    """What is left is told as a training may ask for it, not as a difference of epsilons."""
+    budget = {"epsilon": total, "delta": 1e-6, "relation": relation}
+
+    def mu(epsilon: float) -> GaussianEvent:
+        value = gaussian_mu(epsilon, 1e-6)
+        return GaussianEvent(replace=value, withhold=value)
+
+    book = MemoryLedger(**budget)
+    assert book.room() == total
+    book.charge([mu(part * total)], "first")
+    left = book.room()
+    assert left >= (1 - part) * total * (1 - 1e-3)
+    with pytest.raises(BudgetExceededError):
+        book.check_room([mu(1.01 * left)])
+    book.charge([mu(left)], "second")
+    assert book.room() < 0.02 * total

@@ -106,7 +106,7 @@ def test_odd_column_names(user: User) -> None:
     user.edits("odd.toml", ('[columns."2nd.visit"]', '[columns."2nd.visit"]\nbounds = [0, 1]'))
 
     trained = user.types(train)
-    assert "Epsilon 2" in " ".join(trained.output.split())
+    assert "epsilon 2 at delta" in " ".join(trained.output.split())
     again = user.types(train, code=2)
     assert "name a new folder with --out" in again.output
     scored = user.types("evaluate model test.csv")
@@ -217,9 +217,85 @@ def test_a_wide_file(user: User) -> None:
     assert user.commands <= 6
 
 
+def registry_rows(count: int, seed: int) -> Rows:
+    """200 columns: ids, dates, labs, scores of a questionnaire, flags; one label in ten missing."""
+    rng = np.random.default_rng(seed)
+    rows: Rows = []
+    for place in range(count):
+        labs, answers = rng.uniform(0, 500, 120), rng.integers(1, 6, 50)
+        flags, age = rng.integers(0, 2, 20), int(rng.integers(18, 95))
+        day = f"20{rng.integers(10, 24):02d}-0{rng.integers(1, 10)}-1{rng.integers(0, 10)}"
+        ill = labs[0] / 500 + answers[0] / 5 + age / 95 + rng.normal(0, 0.3) > 1.7
+        sites = [str(rng.choice(["A", "B"])) for _ in range(6)]
+        label = "" if rng.random() < 0.1 else ("yes" if ill else "no")
+        numbers = [*(f"{v:.1f}" for v in labs), *answers, *("yn"[flag] for flag in flags)]
+        rows.append([f"P{place}", age, day, *numbers, *sites, label])
+    return rows
+
+
+REGISTRY = [
+    "person id",
+    "age",
+    "first.visit",
+    *(f"lab_{place:03d}" for place in range(120)),
+    *(f"q{place:02d}" for place in range(50)),
+    *(f"flag-{place}" for place in range(20)),
+    *(f"site {place}" for place in range(6)),
+    "relapse",
+]
+
+
+def test_200_columns_with_a_dictionary_dates_and_missing_labels(user: User) -> None:
+    assert len(REGISTRY) == 200
+    write(user.folder / "registry.csv", REGISTRY, registry_rows(1500, 1))
+    write(user.folder / "test.csv", REGISTRY, registry_rows(400, 2))
+    described: Rows = [
+        ["person id", "text", "", "", ""],
+        ["age", "integer", 18, 110, ""],
+        ["first.visit", "date", "2005-01-01", "2025-12-31", ""],
+        *([f"lab_{place:03d}", "numeric", 0, 500, ""] for place in range(120)),
+        *([f"q{place:02d}", "integer", 1, 5, ""] for place in range(50)),
+        *([f"flag-{place}", "text", "", "", "y|n"] for place in range(20)),
+        *([f"site {place}", "factor", "", "", "A=north | B=south"] for place in range(6)),
+        ["relapse", "text", "", "", "no|yes"],
+    ]
+    write(
+        user.folder / "dictionary.csv",
+        ["Variable name", "Type", "Min", "Max", "Choices"],
+        described,
+    )
+    user.types("init registry.csv --label relapse --dictionary dictionary.csv > registry.toml")
+    text = (user.folder / "registry.toml").read_text()
+    assert len(text.splitlines()) <= 60
+    assert "public" not in text.replace('role = "public"', "")
+
+    user.edits(
+        "registry.toml",
+        ('"person id" = { kind = "category" }', "#"),
+        ("[label]", 'ignore = ["person id"]\n[label]'),
+        ('name = "relapse"', 'name = "relapse"\nmissing = "skip"'),
+        ("age = { ", 'age = { role = "public", '),
+    )
+    assert len((user.folder / "registry.toml").read_text().splitlines()) <= 60
+    found = json.loads(user.types("check registry.csv --schema registry.toml --json").stdout)
+    assert found["faults"] == []
+    assert len(found["columns"]) == 199
+    assert found["expected"]["verdict"] == "noise will win"
+    user.types("train registry.csv --schema registry.toml --epsilon 4 --out model")
+    scored = json.loads(user.types("evaluate model test.csv --json").stdout)
+    assert scored["rows"] < 400
+    user.types("report model --data test.csv --out report.html")
+    user.types("predict model test.csv --out scores.csv")
+    assert user.commands <= 6
+
+
 MISTAKES: list[tuple[str, str]] = [
     ("init nowhere.csv --label y", "nowhere.csv"),
     ("init data.csv --label z", "Its columns are: x, y."),
+    ("init data.csv --label y --dictionary nowhere.csv", "nowhere.csv"),
+    ("init data.csv --label y --dictionary data.csv", "has no column of names"),
+    ("check data.csv --schema nowhere.toml", "`halfmask init FILE --label NAME`"),
+    ("check nowhere.csv --schema data.toml", "nowhere.csv"),
     (
         "train data.csv --schema nowhere.toml --epsilon 1 --out m",
         "`halfmask init FILE --label NAME`",
@@ -280,4 +356,8 @@ def test_a_spent_budget_says_what_is_left(user: User) -> None:
     user.types(f"{train} --out first")
     refused = user.types(f"{train} --out second", code=3)
     assert "nothing was released" in refused.output
-    assert "Left: 0.2" in refused.output
+    left = float(re.search(r"with epsilon ([\d.]+) still fits", refused.output)[1])  # type: ignore[index]
+    assert left > 0.2, "charges compose"
+    larger = train.replace("0.8", f"{1.02 * left:.4f}")
+    user.types(f"{larger} --out third", code=3)
+    user.types(f"{train.replace('0.8', str(left))} --out fourth")

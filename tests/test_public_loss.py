@@ -12,6 +12,7 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import GaussianSeries
 from halfmask.model import Model
+from halfmask.neural.config import CorrectionConfig
 from halfmask.neural.pretrain import PretrainConfig
 from halfmask.public_loss import MOST_POINTS, PublicLoss
 from halfmask.table import Table
@@ -51,8 +52,8 @@ METHODS = [
     ("sgd", {"steps": 150}),
     ("gd", {}),
     ("mlp", {"pretrain": SMALL}),
-    ("mlp", {"pretrain": SMALL, "release_share": 0.5, "steps": 4}),
-    ("mlp", {"recipe": "algorithm-1", "padding": "zero", "steps": 12, "pretrain": SMALL}),
+    ("mlp", {"pretrain": SMALL, "release_share": 0.5, "correction": CorrectionConfig(steps=4)}),
+    ("mlp", {"recipe": "algorithm-1", "padding": "zero", "steps": 12, "hidden": SMALL.hidden}),
 ]
 
 

@@ -40,6 +40,10 @@ role = "{dose}"
 kind = "number"
 bounds = [0, 10]
 """
+try:
+    from halfmask.neural.config import CorrectionConfig, StepsConfig
+except ModuleNotFoundError:
+    CorrectionConfig = StepsConfig = dict  # type: ignore[assignment,misc]
 # Roles by case, and the method: with public columns `gd` releases twice.
 CASES = {
     "gd": ("gd", "private", "private", "private"),
@@ -55,14 +59,17 @@ CASES = {
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "label-span": [{}, {"passes": 3}, {"passes": 2, "order": "uniform"}],
     "mlp": [
-        {"steps": 4},
-        {"release_share": 0.9, "steps": 2},
+        {"warm_start": StepsConfig(steps=4)},
+        {"release_share": 0.9, "correction": CorrectionConfig(steps=2)},
         {"recipe": "algorithm-1", "padding": "class-means", "steps": 3},
         {"recipe": "algorithm-1", "padding": "means", "steps": 3},
         {"recipe": "algorithm-1", "padding": "zero", "steps": 3},
         {"recipe": "dp-sgd", "steps": 3},
     ],
-    "mlp-private-label": [{"steps": 3}],
+    "mlp-private-label": [
+        {"network": StepsConfig(steps=3)},
+        {"recipe": "algorithm-1", "padding": "zero", "steps": 3},
+    ],
 }
 RUNS = [(case, options) for case in CASES for options in OPTIONS.get(case, [{}])]
 

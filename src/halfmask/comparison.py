@@ -8,9 +8,10 @@ ledger, which is charged for real, is what keeps the total within its budget.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,7 @@ class Plan:
     each: float
     total: float
     events: tuple[Event, ...]
+    configs: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +102,21 @@ def blank(table: Table) -> Table:
 
 
 def plan(
-    table: Table, methods: Sequence[str], *, epsilon: float, delta: float, relation: Relation
+    table: Table,
+    methods: Sequence[str],
+    *,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    configs: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Split (epsilon, delta) evenly: the largest found equal share whose composition fits."""
+    """Split (epsilon, delta) evenly: the largest found equal share whose composition fits.
+
+    `configs` are configurations by method (halfmask.settings), where one is not the default.
+    """
     if not methods:
         raise InputError("Name at least one method with --methods.")
+    asked = dict(configs or {})
     each = gaussian_epsilon(gaussian_mu(epsilon, delta) / len(methods) ** 0.5, delta)
     choices, auto = _distinct(table, methods, epsilon=each, delta=delta)
     if len(choices) < len(methods):
@@ -116,11 +128,20 @@ def plan(
         events = tuple(
             event
             for choice in choices
-            for event in _rehearse(empty, choice.method, share, delta, relation)
+            for event in _rehearse(
+                empty, asked.get(choice.method, choice.method), share, delta, relation
+            )
         )
         total = account(events, delta=delta, relation=relation)
         if total <= epsilon:
-            return Plan(choices=choices, auto=auto, each=share, total=total, events=events)
+            return Plan(
+                choices=choices,
+                auto=auto,
+                each=share,
+                total=total,
+                events=events,
+                configs=asked,
+            )
         # Sampled steps compose a little worse than Gaussians of the same epsilon.
         each *= 0.998 * epsilon / total
     raise InputError(
@@ -144,7 +165,7 @@ def _distinct(
 
 
 def _rehearse(
-    empty: Table, method: str, epsilon: float, delta: float, relation: Relation
+    empty: Table, method: Any, epsilon: float, delta: float, relation: Relation
 ) -> tuple[Event, ...]:
     book = _Rehearsal(epsilon=epsilon, delta=delta, relation=relation)
     with suppress(_RehearsedError):
@@ -198,7 +219,7 @@ def run(
             epsilon=planned.each,
             delta=delta,
             relation=relation,
-            method=choice.method,
+            method=planned.configs.get(choice.method, choice.method),
             noise=noise_source(),
             encoder=encoder,
             ledger=total,

@@ -15,11 +15,33 @@ Messages name the column and row, quote public words only (never a value of a pr
 say what to do. They also inherit the exceptions that users of scikit-learn already catch.
 """
 
+import ast
+import re
+
+# "Column 'age', row 7: ..." is how every message names its place.
+_PLACE = re.compile(
+    r"\bcolumn ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")(?:, row (\d+)\b)?", re.IGNORECASE
+)
+
+
+def place(message: str) -> tuple[str | None, int | None]:
+    """The column and the data row that a message names first; None where it names none."""
+    found = _PLACE.search(message)
+    if found is None:
+        return None, None
+    return ast.literal_eval(found[1]), None if found[2] is None else int(found[2])
+
 
 class HalfmaskError(Exception):
     """Base of every error of this package; `exit_code` is what the command line ends with."""
 
     exit_code = 2
+
+    def to_json(self) -> dict[str, object]:
+        """What `--json` prints instead of a result: the kind, the words and the place."""
+        kind = re.sub(r"(?<!^)(?=[A-Z])", "-", type(self).__name__.removesuffix("Error")).lower()
+        column, row = place(str(self))
+        return {"kind": kind, "message": str(self), "column": column, "row": row}
 
 
 class InputError(HalfmaskError, ValueError):

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.feature_selection import SelectorMixin, VarianceThreshold
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
-from sklearn.utils import get_tags
+from sklearn.utils import estimator_html_repr, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -34,9 +34,13 @@ from halfmask.mechanisms.release import Releaser
 from halfmask.model import Model, class_array
 from halfmask.public_function import PublicPart, with_public_part
 from halfmask.schema import Schema
+from halfmask.settings import MethodConfig
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table, Task
 from halfmask.training import Door, train
+
+if TYPE_CHECKING:
+    from halfmask.effects import Effects, Explanation
 
 
 class SpendsAgainWarning(UserWarning):
@@ -137,6 +141,35 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         return self.model_.privacy
 
     @property
+    def effects_(self) -> Effects:
+        """What each level of a column adds to the score, with bars for the noise in it.
+
+        Found when first asked for, by a few trainings on imagined rows: no row of the data is
+        read, and nothing is charged (docs/effects.md).
+        """
+        check_is_fitted(self)
+        from halfmask.effects import effects
+
+        try:
+            if getattr(self, "_effects_of", None) is not self.model_:
+                self._effects, self._effects_of = effects(self.model_), self.model_
+        except InputError as error:
+            raise AttributeError(str(error)) from None
+        return self._effects
+
+    def explain(self, row: Any) -> Explanation:
+        """What each column of one row (a frame of one row, or a mapping) added to its score."""
+        check_is_fitted(self)
+        from halfmask.effects import explain
+
+        return explain(self.model_, row)
+
+    def _html_repr(self) -> str:
+        """scikit-learn's diagram and, once fitted, what is promised."""
+        drawn: str = estimator_html_repr(self)
+        return drawn + (self.privacy_._repr_html_() if hasattr(self, "model_") else "")
+
+    @property
     def coef_(self) -> NDArray[np.float64]:
         """Weights of the (mapped) public features, then of the private ones, one row an output."""
         return self._linear("coef")
@@ -170,7 +203,8 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
                 raise InputError("Give roles in a schema or a public function, not both.")
             frame = X if y is None else _with_label(X, y, self.schema)
             encoder = Encoder.fit(self.schema, frame)
-            self.n_features_in_ = len(self.schema.columns)
+            names = [column.name for column in self.schema.columns]
+            self.n_features_in_, self.feature_names_in_ = len(names), np.array(names, dtype=object)
             return encoder, encoder.encode(frame)
         if y is None:
             raise InputError(
@@ -309,13 +343,14 @@ class HalfmaskClassifier(_Classifier):
     """Classes from public and private columns, the guarantee covering exactly the private part.
 
     Parameters: `schema` names roles, bounds and categories (None: everything is private, rows
-    clipped to `row_norm`); `epsilon`, `delta` and `relation` are the guarantee; `method` is "auto"
-    or a name of `halfmask.training.METHODS`; `public` is a function of rows whose value is public,
-    or "all" columns;
+    clipped to `row_norm`); `epsilon`, `delta` and `relation` are the guarantee; `method` is "auto",
+    a name of `halfmask.training.METHODS` or a configuration (`GdConfig(steps=40)`); `public` is a
+    function of rows whose value is public, or "all" columns;
     `public_model` is an unfitted scikit-learn classifier of a public label on the public columns,
     from which the private part starts (default: our own free model);
     `ledger` is a file that composes many fits; `unsafe_seed` makes the noise reproducible and the
-    model not private. Fitted: `classes_`, `coef_`, `intercept_`, `method_`, `reason_`, `privacy_`.
+    model not private. Fitted: `classes_`, `coef_`, `intercept_`, `method_`, `reason_`, `privacy_`,
+    `effects_`, `feature_names_in_`.
     """
 
     def __init__(
@@ -325,7 +360,7 @@ class HalfmaskClassifier(_Classifier):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         relation: str = "replace",
-        method: str = "auto",
+        method: str | MethodConfig = "auto",
         row_norm: float = 1.0,
         public: PublicPart | None = None,
         public_model: BaseEstimator | None = None,
@@ -361,7 +396,7 @@ class HalfmaskRegressor(_Regressor):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         relation: str = "replace",
-        method: str = "auto",
+        method: str | MethodConfig = "auto",
         row_norm: float = 1.0,
         label_bounds: tuple[float, float] = (-1.0, 1.0),
         public: PublicPart | None = None,

@@ -42,6 +42,7 @@ _MISSING = rf"\A({'|'.join(MISSING_WORDS)})\z"
 # Times that Arrow reads as `moment` does, for speed.
 _PLAIN_MOMENT = r"\A\d{4}-\d\d-\d\d([T ][0-2]\d:[0-5]\d:[0-5]\d(\.\d{1,6})?)?\z"
 _ROW = re.compile(r"(?<=', row )\d+")
+_SHOWN = 8  # names in one message
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -218,12 +219,19 @@ def _text_array(words: list[str | None]) -> pa.Array:
 
 def _check_present(columns: Sequence[str], names: Sequence[str]) -> None:
     counts = Counter(columns)
+    lost = [name for name in names if counts[name] == 0]
+    if len(lost) == 1:
+        raise DataError(
+            f"The data has no column {lost[0]!r}.{suggest(lost[0], columns)} Add it, or remove it "
+            f"from the schema."
+        )
+    if lost:
+        more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+        raise DataError(
+            f"The data has no columns {', '.join(map(repr, lost[:_SHOWN]))}{more}."
+            f"{suggest(lost[0], columns)} Add them, or remove them from the schema."
+        )
     for name in names:
-        if counts[name] == 0:
-            raise DataError(
-                f"The data has no column {name!r}.{suggest(name, columns)} Add it, or remove it "
-                f"from the schema."
-            )
         if counts[name] > 1:
             raise DataError(f"The data has the column {name!r} twice: rename or remove one.")
 

@@ -113,6 +113,13 @@ class Model(ABC):
             damaged("its weights give no finite number for a row")
         return scores
 
+    def _repr_html_(self) -> str:
+        """The model for a notebook: how it was made, and what is promised."""
+        import html
+
+        made = f"A {self.task} model by the method {self.method}: {self.reason}."
+        return f"<p>{html.escape(made)}</p>{self.privacy._repr_html_()}"
+
     def save(self, folder: str | Path) -> None:
         """Write model.npz, then model.json; a folder without the latter holds no finished model."""
         if (reason := self.why_not_storable()) is not None:

@@ -22,8 +22,10 @@ import pyarrow.csv
 import pyarrow.ipc
 
 from halfmask.errors import DataError
+from halfmask.spool import at_hand
 
 _PARQUET_MAGIC = b"PAR1"
+_OFFICE_MAGIC = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # xlsx and ods are zip files; xls is older
 # Rows decoded at once: enough for the work per piece to count, few enough for little memory.
 _PIECE = 1 << 15
 # A larger CSV is converted piece by piece, a smaller one read whole.
@@ -215,7 +217,7 @@ def _opened_parquet(file: Path) -> Iterator[_ParquetRows]:
 @contextmanager
 def open_rows(path: str | Path) -> Iterator[FileRows]:
     """The rows of a file or folder (see `read_frame`) that may be larger than memory."""
-    file = Path(path)
+    file = at_hand(path)
     if file.is_dir():
         rows_of_all = _FolderRows(file)
         try:
@@ -267,9 +269,10 @@ def _converted(file: Path, store: IO[bytes]) -> FileRows:
 def read_frame(path: str | Path) -> pa.Table:
     """The file as a table: Parquet by its first bytes, anything else as CSV with a header.
 
-    A folder is the rows of all its Parquet files, in the order of their names.
+    A folder is the rows of all its Parquet files, in the order of their names; `-` is standard
+    input.
     """
-    file = Path(path)
+    file = at_hand(path)
     if file.is_dir():
         with open_rows(file) as rows:
             return rows.columns(rows.column_names)
@@ -282,13 +285,38 @@ def read_frame(path: str | Path) -> pa.Table:
         raise DataError(f"{file} is empty: expected a header line and at least one row.")
     if start == _PARQUET_MAGIC:
         return _read_parquet(file)
+    if start in _OFFICE_MAGIC:
+        raise DataError(
+            f"{file} is a spreadsheet or an archive, not a table of text: open it and save the "
+            "sheet as CSV (UTF-8)."
+        )
     return read_csv(file.read_bytes() if file.suffix != ".gz" else _unpacked(file), str(file))
+
+
+def column_names(path: str | Path) -> list[str]:
+    """The names of a file's columns; no row is read."""
+    file = at_hand(path)
+    try:
+        if is_parquet(file):
+            from pyarrow import parquet
+
+            names = list(parquet.read_schema(file).names)
+        else:
+            compression = "gzip" if file.suffix == ".gz" else None
+            with pa.input_stream(str(file), compression=compression) as stream:
+                names = [name.strip() for name in _header(stream.read(1 << 20), str(file))[0]]
+    except DataError:
+        raise
+    except (pa.ArrowException, OSError):
+        names = list(read_frame(file).column_names)  # it says what is wrong
+    _check_names(names, str(file))
+    return names
 
 
 def is_parquet(path: str | Path) -> bool:
     """Whether the file starts like Parquet; a file that cannot be opened does not."""
     try:
-        with Path(path).open("rb") as stream:
+        with at_hand(path).open("rb") as stream:
             return stream.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
     except OSError:
         return False
@@ -299,7 +327,7 @@ def parquet_rows(path: str | Path) -> int:
     from pyarrow import parquet
 
     try:
-        return int(parquet.read_metadata(path).num_rows)
+        return int(parquet.read_metadata(at_hand(path)).num_rows)
     except (pa.ArrowException, OSError):
         raise _not_parquet(path) from None
 
@@ -375,13 +403,13 @@ def _not_parquet(file: str | Path) -> DataError:
 
 
 def _header(content: bytes, name: str) -> tuple[list[str], str]:
-    """The column names and the delimiter: the most frequent of comma, semicolon and tab."""
+    """The column names and the delimiter: the most frequent of comma, semicolon, tab and bar."""
     try:
         text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
         line = next((line for line in text if line.strip()), "")
         if not line:
             raise DataError(f"{name} is empty: expected a header line and at least one row.")
-        delimiter = max((",", ";", "\t"), key=line.count)
+        delimiter = max((",", ";", "\t", "|"), key=line.count)
         record = next(csv.reader(_then(line, text), delimiter=delimiter, strict=True))
     except UnicodeDecodeError:
         raise _not_utf8(name, content) from None
@@ -403,7 +431,13 @@ def _then(first: str, rest: Iterable[str]) -> list[str]:
 def _check_names(names: Sequence[str], name: str) -> None:
     twice = [column for column, count in Counter(names).items() if count > 1]
     if twice:
-        raise DataError(f"{name} has the column {twice[0]!r} twice: rename or remove one of them.")
+        parts = [f"{each!r} twice (columns {_places(names, each)})" for each in twice[:8]]
+        raise DataError(f"{name} has the column {', '.join(parts)}: rename or remove one of them.")
+
+
+def _places(names: Sequence[str], name: str) -> str:
+    found = (str(place) for place, each in enumerate(names, start=1) if each == name)
+    return " and ".join(found)
 
 
 def _check_rows(count: int, name: str) -> None:

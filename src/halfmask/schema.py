@@ -9,15 +9,15 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import math
-import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from halfmask.cells import moment, moment_text
 from halfmask.errors import SchemaError
+from halfmask.short_schema import SHORT_KEYS, expanded, patterns, read_tables
 
 Role = Literal["public", "private"]
 Kind = Literal["number", "category", "date", "bool"]
@@ -55,7 +55,8 @@ def _either(words: Sequence[str]) -> str:
     return " or ".join(f'"{word}"' for word in words)
 
 
-def _known_keys(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+def known_keys(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse a key that is none of `known`, with the nearest one."""
     for key in given:
         if key not in known:
             raise SchemaError(
@@ -269,7 +270,7 @@ def _build(cls: type[Any], where: str, data: object, **fixed: Any) -> Any:
     if not isinstance(data, Mapping):
         raise SchemaError(f"{where} is not a table: write [{where}] and its keys below.")
     keys = [field.name for field in fields(cls) if field.name not in fixed]
-    _known_keys(f"[{where}]", data, keys)
+    known_keys(f"[{where}]", data, keys)
     return cls(**fixed, **{key: data.get(key) for key in keys})
 
 
@@ -311,52 +312,39 @@ class Schema:
         return tuple(column.name for column in self.columns if column.role == "private")
 
     @classmethod
-    def from_toml(cls, path: str | Path) -> Schema:
-        """Read a schema file; every error names the file, the column and the fix."""
+    def from_toml(
+        cls, path: str | Path, *, columns: Iterable[str] | Callable[[], Iterable[str]] | None = None
+    ) -> Schema:
+        """Read a schema file; every error names the file, the column and the fix.
+
+        `columns` are the names of the data's columns, which patterns such as "lab_*" are matched
+        against: a list, a frame's `columns`, or a function that is called where there are any.
+        """
+        data = read_tables(Path(path))
         try:
-            text = Path(path).read_text(encoding="utf-8-sig")
-        except OSError as error:
-            raise SchemaError(
-                f"Cannot read the schema {path}: {error.strerror}. "
-                f"`halfmask init FILE --label NAME` writes a template."
-            ) from None
-        except UnicodeDecodeError:
-            raise SchemaError(f"The schema {path} is not UTF-8 text: save it as UTF-8.") from None
-        try:
-            return cls.from_dict(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
-            raise SchemaError(f"The schema {path} is not valid TOML: {error}.") from None
+            found = patterns(data)
+            if found and columns is None:
+                raise SchemaError(
+                    f"{found[0]!r} is a pattern, which needs the names of the data's columns: pass "
+                    "Schema.from_toml(path, columns=frame.columns), or a file of rows on the "
+                    "command line."
+                )
+            names = None if not found else columns() if callable(columns) else columns
+            return cls.from_dict(data, columns=names)
         except SchemaError as error:
             raise SchemaError(f"{path}: {error}") from None
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Schema:
-        """The schema of a dictionary in the form of the TOML file; all wrong columns are named."""
-        _known_keys("The schema", data, ("label", "columns", "unit"))
-        if "label" not in data:
-            raise SchemaError('The schema has no [label]: write [label] and name = "...".')
-        columns = data.get("columns", {})
-        if not isinstance(columns, Mapping):
-            raise SchemaError("[columns] is not a table: write one [columns.NAME] per column.")
+    def from_dict(cls, data: Mapping[str, Any], *, columns: Iterable[str] | None = None) -> Schema:
+        """The schema of a dictionary in the form of the TOML file; all wrong columns are named.
+
+        With `columns`, the names of the data's columns, a star in a name matches any text.
+        """
         problems: list[str] = []
-        built: list[Column] = []
-        label = unit = None
-        try:
-            label = _build(Label, "label", data["label"])
-        except SchemaError as error:
-            problems.append(str(error))
-        for name, column in columns.items():
-            try:
-                built.append(_build(Column, f"columns.{name}", column, name=name))
-            except SchemaError as error:
-                problems.append(str(error))
-        try:
-            unit = _build(Unit, "unit", data["unit"]) if "unit" in data else None
-        except SchemaError as error:
-            problems.append(str(error))
+        label, built, unit = schema_parts(data, columns, problems)
         if problems or label is None:
             raise SchemaError("\n".join(problems))
-        return cls(label, tuple(built), unit)
+        return cls(label, built, unit)
 
     def to_dict(self) -> dict[str, Any]:
         """The inverse of `from_dict`, as plain JSON values."""
@@ -371,6 +359,37 @@ class Schema:
         import tomli_w
 
         return tomli_w.dumps(self.to_dict())
+
+
+def schema_parts(
+    data: Mapping[str, Any], columns: Iterable[str] | None, problems: list[str]
+) -> tuple[Label | None, tuple[Column, ...], Unit | None]:
+    """What can be made of a schema's tables, and `problems` of all that cannot."""
+    known_keys("The schema", data, ("label", "columns", "unit", *SHORT_KEYS))
+    names = None if columns is None else [str(name) for name in columns]
+    data = expanded(data, names, problems)
+    tables = data.get("columns", {})
+    if not isinstance(tables, Mapping):
+        raise SchemaError("[columns] is not a table: write one [columns.NAME] per column.")
+    built: list[Column] = []
+    label = unit = None
+    if "label" not in data:
+        problems.append('The schema has no [label]: write [label] and name = "...".')
+    else:
+        try:
+            label = _build(Label, "label", data["label"])
+        except SchemaError as error:
+            problems.append(str(error))
+    for name, column in tables.items():
+        try:
+            built.append(_build(Column, f"columns.{name}", column, name=name))
+        except SchemaError as error:
+            problems.append(str(error))
+    try:
+        unit = _build(Unit, "unit", data["unit"]) if "unit" in data else None
+    except SchemaError as error:
+        problems.append(str(error))
+    return label, tuple(built), unit
 
 
 def _plain(part: Column | Label | Unit, *left_out: str) -> dict[str, Any]:

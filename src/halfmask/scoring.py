@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.metrics import log_loss, r2_score, roc_auc_score, root_mean_squared_error
 
 from halfmask.errors import DataError
@@ -30,12 +32,24 @@ def scores(model: Model, rows: Table | Iterable[Table]) -> dict[str, float | Non
     if not labels:
         raise DataError("No row has a label: pass rows of which some have one.")
     label, predicted = np.concatenate(labels), np.concatenate(found)
-    if model.task == "regression":
+    return score_rows(label, predicted, numbers=model.task == "regression")
+
+
+def score_rows(
+    label: NDArray[Any], predicted: NDArray[np.float64], *, numbers: bool
+) -> dict[str, float | None]:
+    """The same of labels (numbers, or codes of classes) and predictions (or probabilities)."""
+    if numbers:
         return {
             "rows": len(label),
             "rmse": float(root_mean_squared_error(label, predicted)),
             "r2": float(r2_score(label, predicted)) if len(label) > 1 else None,
         }
+    return class_scores(label, predicted)
+
+
+def class_scores(label: NDArray[Any], predicted: NDArray[np.float64]) -> dict[str, float | None]:
+    """rows, accuracy, log_loss and auc of class codes and the predicted chance of each class."""
     classes = predicted.shape[1]
     present = len(np.unique(label)) == classes
     auc = None

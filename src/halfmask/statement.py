@@ -6,6 +6,7 @@ and "private" from the noise that was drawn, so that a statement cannot claim mo
 
 from __future__ import annotations
 
+import html
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -236,7 +237,7 @@ class Statement:
         if len(sampled) > _MOST_SAMPLED or sum(counts) > _MOST_RELEASES or self.max_rows < 1:
             raise ValueError("more releases than a training makes")
 
-    def text(self, width: int = 88) -> str:
+    def text(self, width: int = 80) -> str:
         """The statement in words."""
         unit = "row" if self.unit_column is None else "person"
         blocks = [("", self._claim(unit))]
@@ -262,6 +263,10 @@ class Statement:
         lines += [_paragraph("-", line, width) for line in self.not_covered]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        """The statement for a notebook."""
+        return f"<pre>{html.escape(self.text())}</pre>"
+
     def _claim(self, unit: str) -> str:
         if self.seeded:
             return (
@@ -271,18 +276,20 @@ class Statement:
             )
         if not self.events:
             return "Nothing that depends on private columns was released (epsilon 0)."
-        private = f"the private part of any one {unit}"
-        changing = (
-            f"exchanging {private} for another"
-            if self.relation == "replace"
-            else f"using or withholding {private}"
-        )
+        private = f"one {unit}'s private values"
+        changing = "Changing" if self.relation == "replace" else "Using or withholding"
         return (
-            f"Epsilon {printed(self.calibrated_epsilon)} at delta {self.delta:g} under the "
-            f"relation {self.relation!r}. For whoever sees everything released here, and knows all "
-            f"public columns and every other row, {changing} {likelihood(self, printed)}. "
-            "Epsilon under both relations:"
+            f"{changing} {private} {likelihood(self, short)}. That is the meaning of epsilon "
+            f"{printed(self.calibrated_epsilon)} at delta {self.delta:g} under the relation "
+            f"{self.relation!r}. It holds against whoever sees all that was released here and "
+            f"knows all public columns and every other {unit}. Epsilon under both relations:"
         )
+
+
+def short(factor: float) -> str:
+    """A factor as people read it: three digits, rounded up."""
+    places = max(0, 2 - math.floor(math.log10(factor))) if math.isfinite(factor) else 0
+    return f"{math.ceil(factor * 10**places - 1e-9) / 10**places:,.{places}f}"
 
 
 def likelihood(statement: Statement, shown: Callable[[float], str]) -> str:

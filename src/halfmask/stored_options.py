@@ -6,14 +6,14 @@ Plain values, lists of them and the package's own frozen configurations can be s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from types import UnionType
-from typing import Any, Literal, Never, Union, get_args, get_origin, get_type_hints
+from typing import Any, Never, get_type_hints
 
 from halfmask.model_folder import damaged, rebuilt
+from halfmask.settings import fits
 
 _CONFIG, _PACKAGE = "config", "halfmask."
 
@@ -61,7 +61,7 @@ def _restored(value: Any) -> Any:
     hints = get_type_hints(kind)
     restored = options_from_json(held)
     for field, item in restored.items():
-        if not _fits(item, hints.get(field, Never)):
+        if not fits(item, hints.get(field, Never)):
             damaged(f"its training option {str(field)!r}")
     return rebuilt(lambda: kind(**restored), "its training options")
 
@@ -73,21 +73,3 @@ def _configuration(module: str, name: str) -> type[Any] | None:
     kind = getattr(import_module(module), name, None) if known else None
     own = isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == module
     return kind if own else None
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether `value` is of the type that a configuration declares, as far as JSON can tell."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return True
-    if origin in (Union, UnionType):
-        return any(_fits(value, each) for each in inner)
-    if origin is Literal:
-        return value in inner
-    if origin in (tuple, list, Sequence):
-        return isinstance(value, list | tuple)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(hint, type) and isinstance(value, hint)

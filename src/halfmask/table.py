@@ -541,7 +541,7 @@ class Encoder:
         for start, table in parts:
             with numbered(start):
                 if label is not None:
-                    found = _label(table, schema.label, skip=skip)
+                    found = label_codes(table, schema.label, skip=skip)
                     label[start : start + table.num_rows] = found
                 features.read(table, start)
         rows, codes = np.arange(n), None
@@ -581,6 +581,10 @@ class Encoder:
             else self._grids[column.name]
             for column in self.schema.columns
         }
+
+    def cells(self, column: str) -> Cells:
+        """How a column is kept."""
+        return self._cells[column]
 
     def ends(self) -> Codes:
         """Two made-up rows: the first code of every column, and the last."""
@@ -652,7 +656,7 @@ def _no_labels(n: int, label: Label) -> np.ndarray:
     return np.zeros(n, dtype=np.float64 if label.classes is None else np.int64)
 
 
-def _label(table: pa.Table, label: Label, *, skip: bool) -> np.ndarray:
+def label_codes(table: pa.Table, label: Label, *, skip: bool) -> np.ndarray:
     """Class codes or clamped targets, -1 or NaN for missing ones where `skip` allows them.
 
     A foreign label, or a missing one that is not allowed, is an error naming its row.

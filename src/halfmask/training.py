@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import math
 import os
@@ -26,9 +25,10 @@ from halfmask.mechanisms.release import Door as Door
 from halfmask.mechanisms.release import Interrupted, Releaser, SharedReleaser
 from halfmask.memory import check_memory
 from halfmask.methods.auto import Choice, Problem, choose
-from halfmask.methods.fitted import LINEAR_METHODS, LinearMethod, linear_method
+from halfmask.methods.fitted import LINEAR_METHODS, linear_method
 from halfmask.model import LinearModel, Model
 from halfmask.row_products import fixed_order
+from halfmask.settings import CONFIG, MethodConfig, config_for, split_method
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table
 
@@ -89,7 +89,7 @@ def train(
     epsilon: float,
     delta: float,
     relation: str,
-    method: str,
+    method: str | MethodConfig,
     noise: NoiseSource,
     encoder: Encoder | None = None,
     ledger: str | Path | BudgetLedger | None = None,
@@ -103,6 +103,7 @@ def train(
 ) -> Model:
     """Fit `table` under (epsilon, delta) and state what was promised.
 
+    `method` is a name, with `options` as fields of its configuration, or that configuration.
     Everything that can be wrong with the input is found before the ledger is charged, and the
     whole training is one charge, made at its first release: it fits, or it costs nothing.
     With `checkpoint` a training of mlp that was interrupted goes on there, within what it has
@@ -116,6 +117,7 @@ def train(
     check_epsilon(epsilon)
     check_delta(delta)
     checked = check_relation(relation)
+    method, options = split_method(method, options)
     if table.label is None:
         raise InputError("Training needs the label: pass it with the data.")
     _check_unit(table)
@@ -124,6 +126,7 @@ def train(
         # Which public labels are missing is public too.
         table = table.labelled()
     choice = choose_method(method, table, epsilon=epsilon, delta=delta, spread=ranks is not None)
+    config = config_for(choice.method, options)
     if choice.method != "mlp" and table.features.n != table.n:
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
     if ranks is not None:
@@ -157,7 +160,7 @@ def train(
         "row_norm": row_norm,
         "method": choice.method,
         "reason": choice.reason,
-        "options": dict(options or {}),
+        "options": {CONFIG: config} if options else {},
     }
     if choice.method == "mlp":
         from halfmask.neural.model import fit_neural_model
@@ -176,8 +179,6 @@ def train(
             from halfmask.additive_model import AdditiveModel
             from halfmask.methods.additive import fit_additive
 
-            if options:
-                raise InputError(f"Method 'additive' has no option {next(iter(options))!r}.")
             added = fit_additive(
                 table,
                 releaser,
@@ -189,10 +190,12 @@ def train(
             stated = state(table, releaser, delta=delta, notes=added.notes)
             return AdditiveModel(privacy=stated, details=added.details, fit=added, **common)
         fitter = linear_method(choice.method)
-        _check_options(choice.method, fitter, options or {})
-        fit = fitter(table, releaser, epsilon=epsilon, delta=delta, **dict(options or {}))
+        fit = fitter(table, releaser, epsilon=epsilon, delta=delta, config=config)
         return LinearModel(
-            privacy=state(table, releaser, delta=delta), details=fit.details, fit=fit, **common
+            privacy=state(table, releaser, delta=delta),
+            details={"rows_counted": table.units, **fit.details},
+            fit=fit,
+            **common,
         )
 
 
@@ -295,20 +298,6 @@ def _check_same_levels(encoder: Encoder, ranks: Ranks) -> None:
             "Method 'additive' learns levels from all rows of public columns: on several machines "
             "it needs one file that each of them can read, or method 'gd'."
         )
-
-
-def _check_options(method: str, fitter: LinearMethod, options: Mapping[str, Any]) -> None:
-    """Refuse an option that the method does not have, before anything is charged."""
-    known = inspect.signature(fitter).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()):
-        return
-    fixed = ("table", "releaser", "epsilon", "delta")
-    free = [name for name in known if name not in fixed]
-    for name in options:
-        if name not in free:
-            raise InputError(
-                f"Method {method!r} has no option {name!r}: expected one of {', '.join(free)}."
-            )
 
 
 def state(

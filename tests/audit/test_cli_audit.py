@@ -201,7 +201,7 @@ def test_a_network_is_trained_again_with_its_own_options(network, monkeypatch):
     assert found["mechanism"] == "mlp"
     assert "one more training of mlp" in found["audited"]
     assert seen[0]["method"] == "mlp"
-    assert seen[0]["options"]["pretrain"].hidden == 5
+    assert seen[0]["options"]["config"].pretrain.hidden == 5
 
 
 def test_the_report_shows_the_audit_of_a_network(network, tmp_path):

@@ -41,11 +41,18 @@ from halfmask.table import Encoder
 from halfmask.training import METHODS
 
 try:
+    from halfmask.neural.config import CorrectionConfig, StepsConfig
     from halfmask.neural.pretrain import PretrainConfig
 
-    SMALL: dict[str, Any] = {"pretrain": PretrainConfig(hidden=6, networks=1, epochs=1)}
+    DEFAULT_RECIPE: dict[str, Any] = {
+        "pretrain": PretrainConfig(hidden=6, networks=1, epochs=1),
+        "correction": CorrectionConfig(steps=4),
+        "warm_start": StepsConfig(steps=4, rate=0.5),
+        "network": StepsConfig(steps=4, rate=0.5),
+    }
 except ModuleNotFoundError:
-    SMALL = {}
+    DEFAULT_RECIPE = {}
+SMALL = {"hidden": 6}
 NETWORK: dict[str, Any] = {"units": False, "labels": ("two", "three"), "most_rows": 12}
 PUBLIC_LABEL = ("features", "levels")
 STEPS = {"steps": 4, "rate": 0.5}
@@ -59,6 +66,7 @@ CASES: dict[str, list[tuple[dict[str, Any] | None, dict[str, Any], int]]] = {
         (None, {}, 60),
         ({"config": GdConfig(steps=12, clip=0.3, aggregate="last")}, {}, 30),
         ({"public_start": False}, {"roles": ("half",)}, 15),
+        ({"recipe": "lecture", "steps": 6}, {}, 25),
     ],
     "sgd": [(STEPS, {}, 40), ({**STEPS, "clip_norm": 0.1}, {}, 20)],
     "dp-sgd": [(STEPS, {}, 30)],
@@ -70,11 +78,21 @@ CASES: dict[str, list[tuple[dict[str, Any] | None, dict[str, Any], int]]] = {
         ({"recipe": "dp-sgd", **STEPS, **SMALL}, NETWORK, 10),
         ({"recipe": "algorithm-1", **STEPS, **SMALL}, {**NETWORK, "roles": PUBLIC_LABEL}, 8),
         (
+            {"recipe": "algorithm-1", "regulariser": "reconstruct", **STEPS, **SMALL},
+            {**NETWORK, "roles": ("label", "half", "all")},
+            8,
+        ),
+        (
+            {"recipe": "algorithm-1", "padding": "means", **STEPS, **SMALL},
+            {**NETWORK, "roles": ("half", "all")},
+            5,
+        ),
+        (
             {"recipe": "algorithm-1", "padding": "class-means", **STEPS, **SMALL},
             {**NETWORK, "roles": PUBLIC_LABEL},
             5,
         ),
-        ({**STEPS, **SMALL}, {**NETWORK, "roles": PUBLIC_LABEL}, 5),
+        (DEFAULT_RECIPE, {**NETWORK, "roles": PUBLIC_LABEL}, 5),
     ],
 }
 # What a row without a label adds is nothing, so that a missing one is a withheld one.

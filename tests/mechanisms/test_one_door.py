@@ -155,6 +155,8 @@ def test_when_a_method_runs_only_mechanisms_draw(
     X = rng.normal(size=(80, 2))
     table = Table.from_arrays(X, (X[:, 0] > 0).astype(int), row_norm=1.0, task="classification")
     options: dict[str, Any] = {"steps": 3} if method in ("sgd", "dp-sgd", "mlp") else {}
+    if method == "mlp":
+        options["recipe"] = "dp-sgd"  # which is what the default recipe takes for these roles
     train(
         table,
         epsilon=1.0,

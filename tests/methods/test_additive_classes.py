@@ -122,7 +122,7 @@ def test_mistakes_are_caught_by_a_replay(mutation: str, monkeypatch: pytest.Monk
             self._unclear = 0.0
             return counts / counts.sum()
 
-        monkeypatch.setattr(additive_classes.ClassesRun, "_shares", shares)
+        monkeypatch.setattr(additive_classes.ClassesRun, "_class_shares", shares)
     with pytest.raises((AssertionError, ReplayError)):
         _try_all_corners()
 

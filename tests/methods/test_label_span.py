@@ -164,10 +164,10 @@ def test_it_learns_where_the_budget_is_large() -> None:
             "private columns are: age.*Use gd, sgd or one-shot",
         ),
         ({}, {"passes": 0}, "passes >= 1"),
-        ({}, {"order": "sorted"}, "expected passes or uniform"),
-        ({}, {"aggregate": "best"}, "expected last, average or tail"),
+        ({}, {"order": "sorted"}, "expects passes, uniform"),
+        ({}, {"aggregate": "best"}, "expects last, average, tail"),
         ({}, {"radius": 0.0}, "radius > 0"),
-        ({}, {"steps": 5}, "Unknown option among steps"),
+        ({}, {"steps": 5}, "no setting 'steps'"),
     ],
 )
 def test_what_it_cannot_do_is_said_before_anything_is_charged(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from halfmask.accounting.events import GaussianEvent, PoissonGaussianEvent
 from halfmask.errors import AccountingError, InputError
 from halfmask.methods import planner
 from halfmask.methods.auto import Choice, Problem, choose
-from halfmask.methods.planner import Task, expected_run, plan
+from halfmask.methods.planner import Task, expected_run, paper_plan, plan
 
 ADULT = Task(rows=32561, columns=120, epsilon=1.0, delta=1e-6)
 MNIST = Task(rows=60000, columns=784, public=784, classes=10, epsilon=1.0, delta=1e-5)
@@ -164,3 +165,20 @@ def test_impossible_wishes_are_refused() -> None:
         plan(ADULT, method="label-span")
     with pytest.raises(InputError, match="nothing to protect"):
         plan(replace(MNIST, label_private=False))
+
+
+def test_the_papers_theorems_are_planned_with_the_accountants_noise() -> None:
+    made = paper_plan(MNIST, target_error=0.05)
+    assert made["pair_lipschitz"] == pytest.approx(math.sqrt(2))
+    assert made["private_lipschitz"] == 1.0
+    assert 0 < made["error_bound"] <= 2 * MNIST.gradient_bound
+    # The closed form is an order of magnitude: never what is used.
+    assert made["noise_of_theorem_2_1"] != made["noise_std"]
+    found = made["crossover"]
+    assert found["claimed_rows"] == pytest.approx(math.sqrt(784 / 10))
+    # It grows with d/K rather than with its root: the paper lets the steps of both be free, but a
+    # pass over n labels has n steps.
+    assert found["rows"] > 2 * found["claimed_rows"]
+    wider = paper_plan(replace(MNIST, columns=4 * 784, public=4 * 784), target_error=0.05)
+    assert 3 < wider["crossover"]["rows"] / found["rows"] < 5
+    assert paper_plan(ADULT, target_error=0.05)["crossover"] is None

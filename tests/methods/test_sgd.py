@@ -167,13 +167,13 @@ def test_a_public_regulariser_is_followed_and_sees_public_rows_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"aggregate": "best"}, "expected last, average or tail"),
+        ({"aggregate": "best"}, "expects last, average, tail, ema"),
         ({"rate": 0.0}, "sampling rate in"),
         ({"steps": 0}, "steps >= 1"),
         ({"radius": -1.0}, "radius > 0"),
         ({"clip_norm": math.inf}, "clip_norm > 0"),
-        ({"rates": 0.5}, "Unknown option"),
-        ({"loss": "softmax-ish"}, "Unknown loss"),
+        ({"rates": 0.5}, "no setting 'rates'.*rate .a number"),
+        ({"loss": "softmax-ish"}, "loss expects logistic, softmax"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], words: str) -> None:

@@ -54,7 +54,7 @@ FITS: dict[str, dict[str, Any]] = {
     "dp-sgd on a network": {
         "method": "mlp",
         "label": "private",
-        "options": {"rate": 1.0, "steps": 3, "pretrain": FAST},
+        "options": {"recipe": "dp-sgd", "rate": 1.0, "steps": 3, "hidden": FAST.hidden},
     },
     "algorithm 1": {
         "method": "mlp",
@@ -64,7 +64,7 @@ FITS: dict[str, dict[str, Any]] = {
             "padding": "middle",
             "rate": 1.0,
             "steps": 3,
-            "pretrain": FAST,
+            "hidden": FAST.hidden,
         },
     },
     "default network": {"method": "mlp", "label": "public", "options": {"pretrain": FAST}},

@@ -16,17 +16,24 @@ from torch.nn import functional
 
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
-from halfmask.mechanisms.noise import noise_source
+from halfmask.estimators import HalfmaskClassifier
+from halfmask.mechanisms.noise import noise_source, public_generator
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import ALONE
 from halfmask.model import Model
 from halfmask.neural.class_means import sum_sensitivity
+from halfmask.neural.config import StepsConfig
 from halfmask.neural.default_recipe import _cool
+from halfmask.neural.flat import FlatParameters
 from halfmask.neural.inputs import Inputs
+from halfmask.neural.mlp_ghost import MlpGradients
+from halfmask.neural.model import NeuralModel
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import PADDINGS, Padding, free_padding
 from halfmask.neural.pretrain import PretrainConfig, PublicRows, as_rows, averaged
+from halfmask.neural.regularisers import regulariser_of
 from halfmask.neural.rows import NetworkRows
+from halfmask.neural.trainer import TrainerConfig, public_gradient
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder, Table
 from halfmask.training import train
@@ -35,13 +42,14 @@ N, CLASSES = 300, 3
 FAST = PretrainConfig(hidden=16, networks=2, epochs=6, batch=32)
 
 
-def schema(label: str = "public") -> Schema:
-    roles = ["public"] * 3 + ["private"] * 5
+def schema(label: str = "public", private: bool = True) -> Schema:
+    role = "private" if private else "public"
+    roles = ["public"] * 3 + [role] * 5
     binary = [
         Column(name=f"b{i}", role=role, kind="category", categories=("0", "1"))  # type: ignore[arg-type]
         for i, role in enumerate(roles)
     ]
-    number = Column(name="size", role="private", kind="number", bounds=(0.0, 10.0), bins=0)
+    number = Column(name="size", role=role, kind="number", bounds=(0.0, 10.0), bins=0)  # type: ignore[arg-type]
     classes = tuple(range(CLASSES))
     return Schema(
         label=Label(name="kind", role=label, classes=classes),  # type: ignore[arg-type]
@@ -65,6 +73,8 @@ def tables(label: str = "public") -> Table:
 
 
 def fitted(table: Table, epsilon: float = 4.0, **options: Any) -> Model:
+    default = options.get("recipe", "default") == "default"
+    own: dict[str, Any] = {"pretrain": FAST} if default else {"hidden": FAST.hidden}
     return train(
         table,
         epsilon=epsilon,
@@ -72,7 +82,7 @@ def fitted(table: Table, epsilon: float = 4.0, **options: Any) -> Model:
         relation=options.pop("relation", "replace"),
         method="mlp",
         noise=noise_source(options.pop("seed", 1)),
-        options={"pretrain": FAST, **options},
+        options=own | options,
     )
 
 
@@ -105,7 +115,8 @@ def test_algorithm_1_runs_with_every_padding_within_its_budget(padding: str) -> 
 @pytest.mark.parametrize("label", ["public", "private"])
 def test_dp_sgd_is_there_by_name_and_where_the_label_is_private(label: str) -> None:
     recipe = "dp-sgd" if label == "public" else "default"
-    model = fitted(tables(label), recipe=recipe, steps=5)
+    steps = {"steps": 5} if label == "public" else {"network": StepsConfig(steps=5)}
+    model = fitted(tables(label), recipe=recipe, **steps)
     assert model.details["recipe"] == "dp-sgd"
     assert len(model.privacy.events) == 1
 
@@ -196,8 +207,10 @@ def test_mistakes_are_named_before_anything_is_charged() -> None:
         {"hidden": 3},
         {"release_share": 1.5},
         {"padding": "gaussian"},  # of another recipe
-        {"steps": 0},
-        {"alpha": math.nan},
+        {"steps": 3},  # of which steps?
+        {"recipe": "dp-sgd", "steps": 0},
+        {"recipe": "dp-sgd", "alpha": 2.0},
+        {"recipe": "algorithm-1", "alpha": math.nan},
     ):
         with pytest.raises(InputError):
             train(
@@ -215,10 +228,82 @@ def test_mistakes_are_named_before_anything_is_charged() -> None:
     assert ledger.events() == ()
 
 
-def test_padded_rows_need_a_public_label() -> None:
-    table = tables("private")
+@pytest.mark.parametrize("padding", ["class-means", "class-samples"])
+def test_padding_by_class_needs_a_public_label(padding: str) -> None:
     with pytest.raises(InputError, match="label is private"):
-        fitted(table, recipe="algorithm-1")
+        fitted(tables("private"), recipe="algorithm-1", padding=padding)
+
+
+@pytest.mark.parametrize("padding", [name for name in PADDINGS if not name.startswith("class")])
+def test_algorithm_1_takes_a_private_label(padding: str) -> None:
+    model = fitted(tables("private"), recipe="algorithm-1", padding=padding, steps=5)
+    assert model.details["recipe"] == "algorithm-1"
+    assert model.privacy.label_private
+    assert model.privacy.epsilon is None  # seeded
+    assert 3.9 < model.privacy.calibrated_epsilon <= 4.0
+    assert "every class alike" in model.details["public_loss_of"]
+
+
+def test_a_label_alone_may_be_private_for_networks() -> None:
+    """With every feature public a row and its padded row are the same: only the label is left."""
+    encoder = Encoder.fit(schema("private", private=False), frame())
+    table = encoder.encode(frame())
+    assert not table.private.shape[1]
+    for options in ({"recipe": "algorithm-1", "padding": "zero"}, {"recipe": "dp-sgd"}, {}):
+        model = fitted(table, epsilon=50.0, **options)
+        right = float((model.predict(table) == np.array(table.label)).mean())
+        assert right > 0.8
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    for recipe in ("algorithm-1", "dp-sgd"):
+        options = {"recipe": recipe, "steps": 3}
+        bare = HalfmaskClassifier(method="mlp", public="all", options=options)
+        assert bare.fit(X, (X[:, 0] > 0).astype(int)).predict(X).shape == (200,)
+
+
+def test_the_public_loss_and_the_private_part_add_up_to_the_loss() -> None:
+    torch.manual_seed(0)
+    network = Mlp((6, 5, 3)).double()
+    rows, padded = torch.randn(9, 6).double(), torch.randn(9, 6).double()
+    labels = torch.arange(9) % 3
+    private = MlpGradients(network, label_private=True).clipped_sum(
+        rows, labels, 1e9, padded=padded
+    )
+    flat = FlatParameters(network)
+    config = TrainerConfig(
+        steps=1, rate=1.0, clip_norm=1.0, noise_multiplier=1.0, learning_rate=1.0
+    )
+    _, public = public_gradient(network, flat, padded, None, config)
+    _, whole = public_gradient(network, flat, rows, labels, config)
+    assert torch.allclose(private / 9 + public, whole, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["reconstruct", "decorrelate"])
+def test_regularisers_are_differentiable_and_see_rows_and_weights_alone(name: str) -> None:
+    network = Mlp((6, 5, 3), generator=torch.Generator().manual_seed(1))
+    rows = torch.randn(20, 6, generator=torch.Generator().manual_seed(2))
+    made = regulariser_of(name)
+    assert made is not None
+    loss = made(network, rows)
+    loss.backward()
+    grad = network.linear[0].weight.grad
+    assert grad is not None
+    assert bool(torch.isfinite(grad).all())
+    assert float(grad.abs().sum()) > 0
+    assert float(loss.detach()) >= 0
+    plain, helped = (
+        fitted(tables("private"), recipe="algorithm-1", steps=3, regulariser=each)
+        for each in ("none", name)
+    )
+    assert plain.privacy.calibrated_epsilon == helped.privacy.calibrated_epsilon
+    table = tables("private")
+    assert not np.array_equal(plain.scores(table), helped.scores(table))
+
+
+def test_weights_stay_in_the_ball_that_was_asked_for() -> None:
+    model = fitted(tables(), recipe="dp-sgd", steps=4, radius=0.5, aggregate="last")
+    assert isinstance(model, NeuralModel)
+    size = sum(float((part**2).sum()) for part in (*model.weights, *model.biases))
+    assert math.sqrt(size) <= 0.5 * (1 + 1e-5)
 
 
 def test_scores_that_are_too_sure_are_scaled_down() -> None:
@@ -258,3 +343,28 @@ def test_a_spent_ledger_refuses() -> None:
 def test_sensitivity_of_signed_rows_is_twice_the_norm() -> None:
     assert sum_sensitivity(3.0, non_negative=False).replace == 6.0
     assert math.isclose(sum_sensitivity(3.0, non_negative=True).replace, 3.0 * math.sqrt(2))
+
+
+def test_noise_outside_of_the_public_span_is_dropped_and_costs_nothing_more() -> None:
+    rng = np.random.default_rng(0)
+    plane = rng.normal(size=(2, 6))
+    X = rng.normal(size=(200, 2)) @ plane
+    y = (X[:, 0] > 0).astype(int)
+    options = {"recipe": "algorithm-1", "steps": 3, "hidden": 4, "aggregate": "last"}
+    runs = {
+        span: HalfmaskClassifier(
+            method="mlp", public="all", options={**options, "span": span}, unsafe_seed=3
+        ).fit(X, y)
+        for span in (None, 2)
+    }
+    narrow, wide = runs[2].model_, runs[None].model_
+    assert narrow.privacy.calibrated_epsilon == wide.privacy.calibrated_epsilon
+    start = Mlp(
+        (6, 4, 2),
+        generator=torch.Generator().manual_seed(int(public_generator(0).integers(2**62))),
+    )
+    moved = narrow.weights[0] - start.linear[0].weight.detach().numpy()
+    inside, *_ = np.linalg.lstsq(plane.T, moved.T, rcond=None)
+    # Rows lie in a plane of six dimensions: so do all the steps of the first layer.
+    assert np.allclose(plane.T @ inside, moved.T, atol=1e-5)
+    assert not np.allclose(narrow.weights[0], wide.weights[0])

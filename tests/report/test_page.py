@@ -112,9 +112,12 @@ def test_ids_are_unique_and_all_references_lead_somewhere(page: str) -> None:
 def test_every_figure_is_named_and_has_its_numbers(page: str) -> None:
     read = Reader(page)
     figures = [attributes for tag, attributes in read.elements if tag == "svg"]
-    assert len(figures) == 5
+    # How many columns have effects that noise cannot have made is up to the noise.
+    effects = [f for f in figures if "add to the score" in str(f["aria-label"])]
+    assert len(figures) - len(effects) == 5
     assert all(f["role"] == "img" and f["aria-label"] for f in figures)
-    assert page.count("The numbers of this figure") == 4  # the attacker's table stands beside it
+    # The attacker's table stands beside it.
+    assert page.count("The numbers of this figure") == 4 + len(effects)
 
 
 def test_scores_on_the_users_rows_are_marked(page: str) -> None:

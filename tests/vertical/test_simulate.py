@@ -132,7 +132,7 @@ def test_a_partys_ledger_is_charged_and_refuses_the_second_run(files):
     parsed(simulate(files, *options))
     again = simulate(files, *options)
     assert again.exit_code == 3
-    assert not again.stdout
+    assert json.loads(again.stdout)["error"]["kind"] == "budget-exceeded"
     assert Ledger.open(files / "bank.jsonl").spent() == pytest.approx(0.8, abs=1e-3)
 
 

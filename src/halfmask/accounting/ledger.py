@@ -53,6 +53,25 @@ def _composed(events: Sequence[Event], delta: float, relation: Relation) -> floa
     return epsilon(events, delta=delta, relation=relation)
 
 
+def _room(before: Sequence[Event], epsilon: float, delta: float, relation: Relation) -> float:
+    """Unsampled Gaussian releases are one, whose squares of mu add up."""
+    if not before:
+        return epsilon
+    whole = all(
+        isinstance(event, GaussianEvent)
+        or (isinstance(event, PoissonGaussianEvent) and event.rate == 1)
+        for event in before
+    )
+    spent = _composed(before, delta, relation)
+    if not whole or spent >= epsilon:
+        return max(0.0, epsilon - spent)
+    from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
+
+    left = gaussian_mu(epsilon, delta) ** 2 - gaussian_mu(spent, delta) ** 2
+    # A hair below, so that a training of just this epsilon is not refused for its rounding.
+    return gaussian_epsilon(math.sqrt(left) * (1 - 1e-6), delta) if left > 0 else 0.0
+
+
 def _check_budget(epsilon: float, delta: float, relation: str) -> Relation:
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise InputError(f"Expected a budget epsilon > 0, got {epsilon}.")
@@ -101,6 +120,14 @@ class BudgetLedger(ABC):
             for event in self.events()
         )
 
+    def room(self) -> float:
+        """The largest epsilon, at the ledger's delta, of one more training that still fits.
+
+        Charges compose, so it is more than the budget less what is spent. That difference is what
+        is told, as a lower bound, where steps were sampled: their compositions take long.
+        """
+        return _room(self.events(), self.epsilon, self.delta, self.relation)
+
     def check_room(self, events: Sequence[Event]) -> None:
         """Raise BudgetExceededError where `events` do not fit now; charges nothing."""
         self._check(self.events(), events, "The ledger")
@@ -111,12 +138,13 @@ class BudgetLedger(ABC):
             return
         spent = _composed(before, self.delta, self.relation)
         alone = _composed(asked, self.delta, self.relation)
-        left = max(0.0, self.epsilon - spent)
+        left = _room(before, self.epsilon, self.delta, self.relation)
         raise BudgetExceededError(
             f"{name} refuses the charge; nothing was released. "
             f"Budget: epsilon {printed(self.epsilon)} at delta {self.delta:.3g} "
             f"({self.relation}). Spent: {printed(spent)}. Asked: {printed(alone)}, which would "
-            f"bring the total to {printed(total)}. Left: {printed_room(left)}. Ask for a smaller "
+            f"bring the total to {printed(total)}. Left: a training with epsilon "
+            f"{printed_room(left)} still fits. Ask for a smaller "
             "epsilon (more noise, fewer steps), or use other rows: a new ledger for the same rows "
             "would not make the guarantee true."
         )
@@ -330,6 +358,14 @@ class Ledger(BudgetLedger):
     def events(self) -> tuple[Event, ...]:
         """Everything charged so far, by any process."""
         return _events(self.verify())
+
+    def room(self) -> float:
+        """The largest epsilon, at the ledger's delta, of one more training that still fits.
+
+        Charges compose, so it is more than the budget less what is spent. That difference is what
+        is told, as a lower bound, where steps were sampled: their compositions take long.
+        """
+        return _room(self.events(), self.epsilon, self.delta, self.relation)
 
     def check_room(self, events: Sequence[Event]) -> None:
         """Raise BudgetExceededError where `events` do not fit now; charges nothing."""

@@ -44,11 +44,10 @@ class Finding:
 
     def text(self) -> str:
         """The finding in words."""
-        verdict = (
-            "REFUTED: what was seen contradicts the claim."
-            if self.refuted
-            else "The claim stands: nothing seen contradicts it."
-        )
+        verdict = "REFUTED: what was seen contradicts the claim."
+        if not self.refuted:
+            found = "no leak (lower bound 0)" if self.lower_bound <= 0 else "less than is claimed"
+            verdict = f"The attack found {found}; this does not prove the claim."
         return (
             f"{self.mechanism}: claimed epsilon {printed(self.claimed)} at delta {self.delta:g} "
             f"({self.relation}); at least {printed_room(self.lower_bound)} with confidence "

@@ -158,6 +158,26 @@ def gd_public_label(claim: Budget) -> Game:
     return fit_game("gd-public-label", claim, _read(schema, cells, other), fit)
 
 
+def gd_lecture(claim: Budget) -> Game:
+    """The lecture's recipe of gd: the label of a row is flipped, or missing where it is withheld.
+
+    The hinge has slope 1 at zero, where a small ball keeps the weights: the bound in every step.
+    """
+    from halfmask.methods.gd import fit_gd
+    from halfmask.methods.gd_lecture import LectureConfig
+
+    replaced = claim.relation == "replace"
+    schema = Schema(
+        Label("y", "private", classes=("no", "yes"), missing=None if replaced else "skip"),
+        (Column("level", "private", "category", categories=("a", "b")),),
+    )
+    cells = {"level": ["a", "b"], "y": ["no", "yes"]}
+    other: dict[str, list[str | None]] = {"y": ["yes" if replaced else None, "yes"]}
+    config = LectureConfig(loss="smoothed-hinge", steps=3, radius=1e-3)
+    fit = fit_of(fit_gd, claim, config=config)
+    return fit_game("gd-lecture", claim, _read(schema, cells, other), fit)
+
+
 def sgd_public(claim: Budget) -> Game:
     """Algorithm 1 with a public column: only what private parts change of the loss is clipped."""
     if claim.relation == "withhold":
@@ -239,6 +259,7 @@ MECHANISMS: dict[str, Make] = {
     "experts": experts,
     "full-batch": full_batch,
     "gd-public-label": gd_public_label,
+    "gd-lecture": gd_lecture,
     "sgd-public": sgd_public,
     "units": units,
     "sgd-units": sgd_units,

@@ -24,7 +24,6 @@ def mlp(claim: Budget) -> Game:
     if claim.relation == "withhold":
         return sampled_steps("mlp", claim)
     from halfmask.neural.method import fit_mlp
-    from halfmask.neural.pretrain import PretrainConfig
 
     table = one_row(classes=2)
     first = replace(table, label=np.array([0]))
@@ -35,7 +34,7 @@ def mlp(claim: Budget) -> Game:
         "steps": STEPS,
         "clip_norm": 0.01,
         "learning_rate": STANDSTILL,
-        "pretrain": PretrainConfig(hidden=4),
+        "hidden": 4,
     }
     return sampled_fit("mlp", fit_mlp, (first, second), options, claim)
 

@@ -18,6 +18,7 @@ from halfmask.audit.transcript import LEAK, Transcript, learnt, recorded, replay
 from halfmask.errors import InputError, ReplayError
 from halfmask.estimators import _HalfmaskEstimator
 from halfmask.mechanisms.release import Door
+from halfmask.settings import CONFIG, split_method
 
 
 def record(estimator: Any, frame: Any, y: Any = None, *, sample_weight: Any = None) -> Transcript:
@@ -52,7 +53,9 @@ def _fitted(estimator: Any, frame: Any, y: Any, sample_weight: Any, door: Door) 
             f"Expected an estimator of halfmask, got {type(estimator).__name__}: pass the last "
             "step of a pipeline, and the frame it is given."
         )
-    if (estimator.options or {}).get("public_seed", 0) is None:
+    _, options = split_method(getattr(estimator, "method", ""), estimator.options)
+    config = options.get(CONFIG)
+    if options.get("public_seed", getattr(config, "public_seed", 0)) is None:
         raise InputError("A replay draws public batches again: pass a number as public_seed.")
     fitted = clone(estimator).set_params(ledger=None)
     fitted._adopt(fitted._trained(frame, y, door, sample_weight=sample_weight))

@@ -17,10 +17,16 @@ from typing import Any, NoReturn
 import click
 
 from halfmask.errors import HalfmaskError
+from halfmask.spool import forget
 
 # name: (module:attribute, what `halfmask --help` says), so that help needs no import of the command
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("halfmask.cli.init:init", "Write a schema template for a file: names and types only."),
+    "derive": ("halfmask.cli.derive:derive", "Make functions of private columns public."),
+    "check": (
+        "halfmask.cli.check:check",
+        "Every fault and warning of a schema and a file, before spending.",
+    ),
     "plan": ("halfmask.cli.plan:plan", "Noise, steps and error to expect, before touching data."),
     "train": ("halfmask.cli.train:train", "Train a model under a privacy budget."),
     "predict": ("halfmask.cli.predict:predict", "Predict with a trained model."),
@@ -65,8 +71,44 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        with _errors_for_the_user():
+        forget()
+        words = [*getattr(ctx, "_protected_args", ()), *ctx.args]
+        with _errors_for_the_user(), _errors_as_json("--json" in words):
             return super().invoke(ctx)
+
+
+@contextmanager
+def _errors_as_json(asked: bool) -> Iterator[None]:
+    """With --json, an error is one object on standard output too, unless a result is there."""
+    from halfmask.cli.output import emit_error
+
+    try:
+        yield
+    except HalfmaskError as error:
+        emit_error(error.to_json(), asked)
+        raise
+    except (KeyboardInterrupt, click.Abort):
+        emit_error({"kind": "interrupted", "message": "Interrupted."}, asked)
+        raise
+    except (click.exceptions.Exit, BrokenPipeError):
+        raise
+    except click.ClickException as error:
+        emit_error({"kind": "usage", "message": error.format_message()}, asked)
+        raise
+    except OSError as error:
+        emit_error({"kind": "file", "message": _of_file(error)}, asked)
+        raise
+    except ModuleNotFoundError as error:
+        needed = _missing(error)
+        known = {"kind": "not-installed", "message": needed} if needed else _UNKNOWN
+        emit_error(known, asked)
+        raise
+    except Exception:
+        emit_error(_UNKNOWN, asked)
+        raise
+
+
+_UNKNOWN = {"kind": "defect", "message": "This is a defect of halfmask: see standard error."}
 
 
 @contextmanager
@@ -87,20 +129,42 @@ def _errors_for_the_user() -> Iterator[None]:
         _silence_stdout()
         raise click.exceptions.Exit(141) from None
     except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        _end(f"{name}{error.strerror or 'cannot be read or written'}.", 2)
+        _end(_of_file(error), 2)
     except ModuleNotFoundError as error:
-        package = (error.name or "").split(".")[0]
-        if package not in _EXTRAS:
+        needed = _missing(error)
+        if needed is None:
             _defect(error)
-        _end(f"This needs {package}: run pip install 'halfmask[{_EXTRAS[package]}]'.", 2)
+        _end(needed, 2)
     except Exception as error:
         _defect(error)
 
 
+def _of_file(error: OSError) -> str:
+    name = f"{error.filename}: " if error.filename else ""
+    return f"{name}{error.strerror or 'cannot be read or written'}."
+
+
+def _missing(error: ModuleNotFoundError) -> str | None:
+    """What to install; None where it is no extra of ours."""
+    package = (error.name or "").split(".")[0]
+    if package not in _EXTRAS:
+        return None
+    return f"This needs {package}: run pip install 'halfmask[{_EXTRAS[package]}]'."
+
+
 def _end(message: str, exit_code: int) -> NoReturn:
-    click.echo(f"Error: {message}", err=True)
+    click.echo(_wrapped(f"Error: {message}"), err=True)
     raise click.exceptions.Exit(exit_code)
+
+
+def _wrapped(message: str) -> str:
+    """Within 80 columns on a terminal; whole lines elsewhere, where programs look for words."""
+    if not sys.stderr.isatty():
+        return message
+    import textwrap
+
+    lines = (textwrap.wrap(line, 80, break_long_words=False) for line in message.splitlines())
+    return "\n".join("\n".join(parts) for parts in lines)
 
 
 def _defect(error: Exception) -> NoReturn:

@@ -104,13 +104,22 @@ def account(
         "q": q,
         "steps": steps,
         "accounted_epsilon": accounted,
+        "holds_for": _HOLDS_FOR[relation],
     }
     rows = "all rows" if q == 1 else f"rows sampled at rate {q:g}"
     text = (
         f"epsilon {printed(claimed)} at delta {delta:g} ({relation}): {steps} steps on {rows}, "
         f"noise multiplier {noise:.6g}"
     )
-    emit(data, text, as_json)
+    emit(data, f"{text}\nIt holds for {_HOLDS_FOR[relation]}.", as_json)
+
+
+_HOLDS_FOR = {
+    "replace": "every public function f of a row: differential privacy under replacement is "
+    "feature differential privacy for all of them (Proposition 2.3 of the feature-DP paper)",
+    "withhold": "every public function f of a row whose private part is withheld, not replaced",
+    "label": "f(x, y) = x alone: public features and contributions of labels that are orthogonal",
+}
 
 
 def _check(

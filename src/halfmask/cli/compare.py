@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfmask.cli.options import training_options
+from halfmask.cli.options import settings_options, training_options
 from halfmask.cli.output import emit, json_option, note, plain, reporting
+from halfmask.cli.schemas import read_schema
 
 if TYPE_CHECKING:
     from halfmask.comparison import Trained
@@ -32,6 +33,7 @@ NOT_COVERED = "Scores are computed from the labels of the test rows: not covered
     show_default=True,
     help="Methods by name, separated by commas.",
 )
+@settings_options("METHOD.NAME")
 @click.option(
     "--test",
     "test_file",
@@ -48,6 +50,8 @@ def compare(
     data: Path,
     schema_file: Path,
     methods: str,
+    settings: tuple[str, ...],
+    config_file: Path | None,
     epsilon: float,
     delta: float,
     relation: str,
@@ -63,7 +67,7 @@ def compare(
     from halfmask.accounting.relations import check_relation
     from halfmask.errors import InputError
     from halfmask.model_ledger import link_ledger
-    from halfmask.schema import Schema
+    from halfmask.settings import configs_for_methods
     from halfmask.table import Encoder, read_frame
 
     check_epsilon(epsilon)
@@ -77,7 +81,8 @@ def compare(
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{str(out)!r} exists already: name a new folder with --out.")
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    schema = Schema.from_toml(schema_file)
+    configs = configs_for_methods(names, settings, config_file)
+    schema = read_schema(schema_file, data)
     frame = read_frame(data)
     encoder = Encoder.fit(schema, frame)
     table = encoder.encode(frame)
@@ -85,7 +90,9 @@ def compare(
     if test_file is not None:
         test = encoder.encode(read_frame(test_file), with_label=True, with_unit=False)
     note(SPENDS)
-    planned = comparison.plan(table, names, epsilon=epsilon, delta=delta, relation=checked)
+    planned = comparison.plan(
+        table, names, epsilon=epsilon, delta=delta, relation=checked, configs=configs
+    )
     book = None
     if ledger_file is not None:
         book = Ledger.open(ledger_file)

@@ -40,7 +40,6 @@ def demo(epsilon: float, out: Path, as_json: bool) -> None:
     from halfmask.experiments.adult_erm import accuracy, adult_tables
     from halfmask.experiments.adult_roles import role_sets
     from halfmask.mechanisms.noise import noise_source
-    from halfmask.report.html import write_report
     from halfmask.training import train, whole_seconds
 
     check_epsilon(epsilon)
@@ -85,8 +84,7 @@ def demo(epsilon: float, out: Path, as_json: bool) -> None:
         game = game_named("gd", epsilon=epsilon, delta=1e-5, relation="replace")
         finding = distinguish(game, confidence=0.95, runs=_AUDIT_RUNS)
         report(0.9, "report")
-        page = out / "report.html"
-        write_report(out, page)
+        page = written_report(out)
     seconds = whole_seconds(started)
     result = {
         "rows": table.n,
@@ -105,7 +103,7 @@ An attack on the method it was trained by:
 
 {finding.text()}
 
-The model and its report are in {out}: open {page} in a browser.
+The model and its report are in {out}: open {page}.
 
 {NEXT}
 
@@ -113,6 +111,23 @@ The model and its report are in {out}: open {page} in a browser.
     emit(result, _table(rows), as_json)
     if not as_json:
         click.echo(words)
+
+
+def written_report(folder: Path) -> Path:
+    """The model's page or, where figures cannot be drawn, the same as Markdown."""
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is not None:
+        from halfmask.report.html import write_report
+
+        write_report(folder, folder / "report.html")
+        return folder / "report.html"
+    from halfmask.report.card import markdown
+    from halfmask.report.facts import gather
+
+    text = markdown(gather(folder, with_effects=False))
+    (folder / "report.md").write_text(text, encoding="utf-8")
+    return folder / "report.md"
 
 
 def _table(rows: list[dict[str, Any]]) -> object:

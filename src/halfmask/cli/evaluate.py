@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,14 +20,35 @@ NOT_COVERED = "Computed from the labels of these rows: not covered by the guaran
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("data", type=click.Path(path_type=Path))
+@click.option(
+    "--party",
+    "parties",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="For a vertical model, whose DATA has ids and labels: each party's rows, or its own file.",
+)
+@click.option("--by", metavar="COLUMN", help="Scores for each value of this column of DATA.")
 @json_option
-def evaluate(model: Path, data: Path, as_json: bool) -> None:
-    """Score MODEL on the labelled rows of DATA: accuracy, log loss, AUC; or RMSE and R²."""
-    from halfmask.errors import DataError
+def evaluate(
+    model: Path, data: Path, parties: tuple[str, ...], by: str | None, as_json: bool
+) -> None:
+    """Score MODEL on the labelled rows of DATA: accuracy, log loss, AUC; or RMSE and R².
+
+    Beside them: a constant, and the public columns alone where the model has such a part;
+    precision, recall, calibration and the confusion matrix of classes; scores by group with --by.
+    """
+    from halfmask.errors import DataError, InputError
+    from halfmask.frames import check_columns, texts
+    from halfmask.judging import judge
     from halfmask.model import Model
     from halfmask.reading import open_rows
-    from halfmask.scoring import scores
+    from halfmask.report.covered import covered_scores
 
+    if is_vertical(model):
+        _emit(_vertical_scores(model, data, parties), as_json)
+        return
+    if parties:
+        raise InputError("--party is for a vertical model: this one has all its columns in DATA.")
     fitted = Model.load(model)
     with open_rows(data) as rows, reporting("evaluate") as report:
         label = None if fitted.encoder is None else fitted.encoder.schema.label.name
@@ -42,7 +63,98 @@ def evaluate(model: Path, data: Path, as_json: bool) -> None:
                 yield table
                 report((start + table.n) / rows.num_rows, f"{start + table.n:,} rows")
 
-        measured = scores(fitted, tables())
+        groups = None
+        if by is not None:
+            check_columns(rows, [by])
+            groups = texts(rows.columns([by]), by).to_pylist()
+        measured = judge(fitted, tables(), groups)
+    covered = covered_scores(fitted.details)
+    result = {
+        **measured,
+        "covered_by_guarantee": False,
+        "covered": None if covered is None else covered.to_json(),
+    }
+    emit(result, _text(measured, by), as_json)
+
+
+_MAIN = ("rows", "accuracy", "log_loss", "auc", "rmse", "r2")
+
+
+def _text(measured: dict[str, Any], by: str | None) -> str:
+    """Within 80 columns."""
+    lines = [f"{name:>10}  {_shown(measured[name])}" for name in _MAIN if name in measured]
+    for title, key in (
+        ("a constant", "constant"),
+        ("the public columns alone", "public_columns_alone"),
+    ):
+        if key in measured:
+            told = ", ".join(f"{n.replace('_', ' ')} {_shown(v)}" for n, v in measured[key].items())
+            lines.append(f"To compare, {title}: {told}.")
+    if not measured["better_than_constant"]:
+        lines.append(
+            "On these rows the model is NO BETTER THAN A CONSTANT. More rows, a larger\n"
+            "epsilon or more public columns may help: halfmask check says how much."
+        )
+    if "classes" in measured:
+        lines += ["", f"{'class':<24}{'rows':>9}{'precision':>11}{'recall':>9}{'calibration':>13}"]
+        for name, each in measured["classes"].items():
+            cells = (each["precision"], each["recall"], each["calibration_error"])
+            shown = ["-" if value is None else f"{value:.3f}" for value in cells]
+            lines.append(
+                f"{name[:23]:<24}{each['rows']:>9,}{shown[0]:>11}{shown[1]:>9}{shown[2]:>13}"
+            )
+        lines += _confusion(measured["confusion"])
+    if by is not None:
+        lines += ["", f"By {by}:"]
+        for name, each in measured["groups"].items():
+            told = ", ".join(
+                f"{n.replace('_', ' ')} {'-' if v is None else _shown(v)}" for n, v in each.items()
+            )
+            lines.append(f"  {name[:20]:<20}  {told}")
+    return "\n".join([*lines, "", NOT_COVERED])
+
+
+def _confusion(counts: dict[str, dict[str, int]]) -> list[str]:
+    if len(counts) > 5:
+        return ["Confusion matrix: --json shows it."]
+    head = "".join(f"{name[:11]:>12}" for name in counts)
+    rows = [
+        f"{name[:15]:<16}" + "".join(f"{count:>12,}" for count in line.values())
+        for name, line in counts.items()
+    ]
+    return ["", f"{'true / called':<16}{head}", *rows]
+
+
+def is_vertical(model: Path) -> bool:
+    """Whether this is a model whose columns different parties hold, or the run file of one."""
+    from halfmask.vertical.part import MODEL_FILE
+
+    return model.suffix == ".toml" or (model / MODEL_FILE).is_file()
+
+
+def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[str, float | None]:
+    from halfmask.cli.vertical_predict import load_model, named_files, scores_of
+    from halfmask.encoding import level_codes
+    from halfmask.errors import DataError
+    from halfmask.frames import check_columns, texts
+    from halfmask.scoring import class_scores
+    from halfmask.table import read_frame
+    from halfmask.vertical.queries import read_ids
+
+    model = load_model(run)
+    frame = read_frame(data)
+    check_columns(frame, [model.id, model.label])
+    codes = level_codes(texts(frame, model.label), model.classes)
+    if (codes < 0).any():
+        row = int((codes < 0).argmax()) + 1
+        raise DataError(
+            f"Column {model.label!r}, row {row}: expected one of the classes that were declared."
+        )
+    found = scores_of(run, model, read_ids(data, model.id), named_files(parties, "--party"))
+    return class_scores(codes, model.probabilities(found))
+
+
+def _emit(measured: Mapping[str, float | None], as_json: bool) -> None:
     lines = [f"{name:>10}  {_shown(value)}" for name, value in measured.items()]
     result = {**measured, "covered_by_guarantee": False}
     emit(result, "\n".join([*lines, NOT_COVERED]), as_json)

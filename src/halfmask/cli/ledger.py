@@ -53,7 +53,7 @@ def show(*, file: Path, as_json: bool) -> None:
     data: dict[str, Any] = {
         **_budget(file, book),
         "spent": spent,
-        "left": max(0.0, book.epsilon - spent),
+        "left": book.room(),
         "holds_if_adaptive": adaptive,
         "entries": [
             {
@@ -71,7 +71,10 @@ def show(*, file: Path, as_json: bool) -> None:
         charged = "; ".join(describe(event) for event in entry.events) or "nothing"
         seeded = "; NOT PRIVATE: seeded noise can be drawn again" if entry.seeded else ""
         lines.append(f"  {entry.seq:>3}  {entry.time}  {entry.what}: {charged}{seeded}")
-    lines.append(f"spent epsilon {printed(spent)}, left {printed_room(data['left'])}")
+    lines.append(
+        f"spent epsilon {printed(spent)}; a training with epsilon {printed_room(data['left'])} "
+        "still fits"
+    )
     if not adaptive:
         lines.append(_FIXED_BEFOREHAND)
     emit(data, "\n".join(lines), as_json)

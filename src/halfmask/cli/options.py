@@ -11,6 +11,32 @@ import click
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
+def settings_options(of: str) -> Callable[[_Function], _Function]:
+    """--set and --config; `of` says how a setting is named."""
+    options = (
+        click.option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar=f"{of}=VALUE",
+            help="A setting of the method, repeatable; an unknown one lists what there is.",
+        ),
+        click.option(
+            "--config",
+            "config_file",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            help="A TOML file of settings, in a table per method; --set goes before it.",
+        ),
+    )
+
+    def decorate(function: _Function) -> _Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
 def training_options(*, epsilon: str, ledger: str) -> Callable[[_Function], _Function]:
     """DATA, --schema, --epsilon, --delta, --relation and --ledger of a command that trains.
 

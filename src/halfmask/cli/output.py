@@ -16,6 +16,7 @@ import click
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _output: ContextVar[TextIO | None] = ContextVar("output", default=None)
+_printed: ContextVar[bool] = ContextVar("printed", default=False)
 
 
 def json_option(function: _Function) -> _Function:
@@ -29,6 +30,7 @@ def json_option(function: _Function) -> _Function:
         if not as_json:
             return function(*args, as_json=False, **kwargs)
         token = _output.set(sys.stdout)
+        _printed.set(False)
         try:
             with redirect_stdout(sys.stderr):
                 return function(*args, as_json=True, **kwargs)
@@ -47,12 +49,21 @@ def emit(data: Mapping[str, Any], text: object, as_json: bool) -> None:
     if as_json:
         printed = json.dumps(plain(data), indent=2, allow_nan=False)
         click.echo(printed, file=_output.get() or sys.stdout)
+        _printed.set(True)
     elif isinstance(text, str):
         click.echo(text)
     else:
         from rich.console import Console
 
         Console(file=sys.stdout).print(text)
+
+
+def emit_error(data: Mapping[str, Any], as_json: bool) -> None:
+    """Print an error as the one JSON object, where no result was printed before it."""
+    if as_json and not _printed.get():
+        whole = {"kind": None, "message": None, "column": None, "row": None, **data}
+        click.echo(json.dumps({"error": plain(whole)}, indent=2), file=sys.stdout)
+    _printed.set(False)
 
 
 def note(text: str) -> None:

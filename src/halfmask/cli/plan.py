@@ -10,6 +10,7 @@ import click
 
 from halfmask.accounting.relations import RELATIONS, Relation
 from halfmask.cli.output import emit, json_option, note
+from halfmask.cli.schemas import read_schema
 
 if TYPE_CHECKING:
     from halfmask.methods.planner import Plan, TablePlan, Task
@@ -44,10 +45,22 @@ _ASSUMES = "rows of norm at most 1 and coefficients in the unit ball"
     help="The excess risk for which rows are counted.",
 )
 @click.option("--classes", type=int, help="Classes; 0 predicts a number.  [default: 2]")
-@click.option("--public", type=int, help="How many are public.  [default: 0]")
+@click.option(
+    "--public",
+    type=int,
+    help="How many columns are public: the plan of the default for tables.  [default: 0]",
+)
 @click.option("--public-label", is_flag=True, help="The label is public.")
 @click.option("--relation", type=click.Choice(RELATIONS), default="replace", show_default=True)
 @click.option("--method", type=click.Choice(_METHODS), default="auto", show_default=True)
+@click.option(
+    "--bound",
+    type=click.Choice(("own", "lecture", "paper")),
+    default="own",
+    show_default=True,
+    help="The sharpest bound here; with --method gd Theorem 1 of the DP-ERM lecture; with --method "
+    "sgd Theorems 2.1 and 2.4 of the feature-DP paper.",
+)
 @click.option(
     "--plot", type=click.Path(path_type=Path), help="Write error against rows and epsilon here."
 )
@@ -66,6 +79,7 @@ def plan(
     public_label: bool,
     relation: str,
     method: str,
+    bound: str,
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -109,7 +123,17 @@ def plan(
             label_private=not public_label,
         )
         counted = float(rows)
-    reason = _additive(task, method, with_schema=schema_file is not None)
+    if bound != "own":
+        wanted = {"lecture": "gd", "paper": "sgd"}[bound]
+        if method != wanted or schema_file is not None or plot is not None:
+            raise InputError(
+                f"--bound {bound} is for --method {wanted}, with --rows and --columns and without "
+                "--plot."
+            )
+        (_emit_lecture if bound == "lecture" else _emit_paper)(task, target_error, as_json)
+        return
+    # Public columns matter to the default on tables alone: then that is planned.
+    reason = _additive(task, method, with_schema=schema_file is not None or bool(public))
     if reason is not None:
         _emit_table_plan(task, counted, reason, plot, as_json)
         return
@@ -130,6 +154,45 @@ def plan(
         found["plot"] = str(plot)
         note(f"Plot written to {plot}.")
     emit(found, _text(made), as_json)
+
+
+def _emit_lecture(task: Task, target_error: float, as_json: bool) -> None:
+    from halfmask.methods.planner import lecture_plan
+
+    made = lecture_plan(task, target_error=target_error)
+    lines = [
+        f"gd as the lecture has it: {made['steps']:,} steps of mean gradients over all rows, noise "
+        f"{made['noise_multiplier']:.4g} times the longest gradient of a row.",
+        f"Excess risk at most {made['error_bound']:.4g} (Theorem 1, RB/√T); "
+        f"{made['error_without_noise']:.4g} of it would remain without noise.",
+        f"For {target_error:g}: {made['rows_needed']:,} rows and {made['steps_needed']:,} steps.",
+        "By simple composition, (ε/k, δ/k) for each of k steps, the noise would be "
+        f"{made['noise_multiplier_naive']:.4g} times the longest gradient.",
+        f"Assumes {_ASSUMES}; everything is private.",
+    ]
+    emit({**made, **_asked(task), "assumes": _ASSUMES}, "\n".join(lines), as_json)
+
+
+def _emit_paper(task: Task, target_error: float, as_json: bool) -> None:
+    from halfmask.methods.planner import paper_plan
+
+    made = paper_plan(task, target_error=target_error)
+    lines = [
+        f"Algorithm 1: {made['steps']:,} steps at rate {made['rate']:.4g}, noise "
+        f"{made['noise_multiplier']:.4g} times the longest private contribution "
+        f"({made['noise_std']:.4g} on a mean gradient; Theorem 2.1 with c = 1: "
+        f"{made['noise_of_theorem_2_1']:.4g}).",
+        f"Excess risk at most {made['error_bound']:.4g} (Theorem 2.4, corrected).",
+    ]
+    if made["crossover"] is not None:
+        found = made["crossover"]
+        lines.append(
+            f"Sums over the table have a lower bound than one label at a time (label-span) from "
+            f"{found['rows']:,.0f} rows on; the paper says from √(d/K) = "
+            f"{found['claimed_rows']:.3g}."
+        )
+    lines.append(f"Assumes {_ASSUMES}.")
+    emit({**made, **_asked(task), "assumes": _ASSUMES}, "\n".join(lines), as_json)
 
 
 def _asked(task: Task) -> dict[str, Any]:
@@ -155,13 +218,12 @@ def _from_schema(
     from halfmask.accounting.budget import Budget
     from halfmask.errors import InputError
     from halfmask.methods.planner import Task
-    from halfmask.schema import Schema
 
     if schema_file is None:
         raise InputError("A file of rows needs its schema: pass --schema as well.")
     if (rows is None) == (data is None):
         raise InputError("Pass either --rows or --data with a schema: one of them says how many.")
-    schema = Schema.from_toml(schema_file)
+    schema = read_schema(schema_file, *([] if data is None else [data]))
     label = schema.label
     task = Task(
         rows=1 if rows is None else rows,

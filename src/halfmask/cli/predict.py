@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="The CSV file to write (default: standard output).",
 )
+@click.option("--overwrite", is_flag=True, help="Replace the file of --out if there is one.")
 @json_option
-def predict(model: Path, data: Path, out: Path | None, as_json: bool) -> None:
+def predict(model: Path, data: Path, out: Path | None, overwrite: bool, as_json: bool) -> None:
     """Predict the rows of DATA with MODEL (a folder that train wrote); rows stay in order."""
     from halfmask.errors import InputError
     from halfmask.model import Model
@@ -34,6 +35,8 @@ def predict(model: Path, data: Path, out: Path | None, as_json: bool) -> None:
 
     if as_json and out is None:
         raise InputError("With --json, name the file to write with --out.")
+    if out is not None and out.exists() and not overwrite:
+        raise InputError(f"{str(out)!r} exists already: name a new file, or pass --overwrite.")
     fitted = Model.load(model)
     with open_rows(data) as rows, reporting("predict") as report:
         parts = _parts(fitted, rows, report)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from halfmask.cli.output import emit, json_option, note
+from halfmask.cli.evaluate import is_vertical
+from halfmask.cli.output import emit, json_option, note, reporting
 
 _NAMES = {"html": "report.html", "md": "report.md", "json": "report.json", "card": "README.md"}
 
@@ -65,6 +66,9 @@ def report(
         raise InputError(f"{str(target)!r} is a folder: name a file, such as {target}/report.html.")
     if not target.absolute().parent.is_dir():
         raise InputError(f"The folder of {str(target)!r} does not exist: create it first.")
+    if is_vertical(model):
+        _vertical(model, target, form, as_json)
+        return
     if form == "html":
         import matplotlib  # noqa: F401  (say that it is missing before the work, not after)
     if (model / "audit.json").exists():
@@ -72,7 +76,15 @@ def report(
             f"{model / 'audit.json'} tells of private rows: move it out of the model folder before "
             "you hand that out, and pass it with --audit FILE to see it in a report."
         )
-    facts = gather(model, data=data, ledger=ledger_file, audit=audit_file)
+    with reporting("report") as told:
+        facts = gather(
+            model,
+            data=data,
+            ledger=ledger_file,
+            audit=audit_file,
+            with_effects=form in ("html", "json"),
+            told=told,
+        )
     if form == "html":
         from halfmask.report.html import page
 
@@ -95,3 +107,20 @@ def report(
         "scores": None if facts.measured is None else dict(facts.measured.scores),
     }
     emit(result, f"{words.headline(facts.statement)}.\nReport written to {target}.", as_json)
+
+
+def _vertical(model: Path, target: Path, form: str, as_json: bool) -> None:
+    """Every party's statement in one document."""
+    from halfmask.cli.vertical_predict import load_model
+    from halfmask.vertical.report import document
+
+    fitted = load_model(model)
+    text = document(fitted, form)
+    target.write_text(text, encoding="utf-8")
+    result = {
+        "out": str(target),
+        "format": form,
+        "bytes": len(text.encode("utf-8")),
+        "privacy": {name: dict(told) for name, told in fitted.privacy.items()},
+    }
+    emit(result, f"The statements of {len(fitted.parties)} parties written to {target}.", as_json)

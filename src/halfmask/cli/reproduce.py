@@ -15,6 +15,7 @@ from halfmask.cli.output import emit, json_option, note, reporting
 from halfmask.errors import InputError
 
 EXPERIMENTS = {
+    "dp-erm": "halfmask.experiments.dp_erm",
     "adult-erm": "halfmask.experiments.adult_erm",
     "adult-roles": "halfmask.experiments.adult_roles",
     "tables": "halfmask.experiments.tables",

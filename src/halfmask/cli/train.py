@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfmask.cli.options import training_options
-from halfmask.cli.output import emit, json_option, note
+from halfmask.cli.options import settings_options, training_options
+from halfmask.cli.output import emit, json_option, note, reporting
 from halfmask.cli.rows import machines, training_rows
+from halfmask.cli.schemas import read_schema
 
 CHECKPOINT = "checkpoint.npz"
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The model folder.")
 @click.option("--method", default="auto", show_default=True, help="auto, or a method by name.")
+@settings_options("NAME")
 @click.option("--resume", is_flag=True, help="Go on in a folder whose training was interrupted.")
 @click.option("--unsafe-seed", type=int, help="Reproducible noise: the model is then NOT private.")
 @json_option
@@ -37,6 +39,8 @@ def train(
     delta: float,
     out: Path,
     method: str,
+    settings: tuple[str, ...],
+    config_file: Path | None,
     relation: str,
     ledger_file: Path | None,
     resume: bool,
@@ -52,16 +56,19 @@ def train(
     from halfmask.mechanisms.shards import ALONE, rows_in_all
     from halfmask.model_ledger import OWN, link_ledger
     from halfmask.report.covered import covered_scores
-    from halfmask.schema import Schema
+    from halfmask.settings import config_as_json
     from halfmask.training import RUN, choose_method, whole_seconds
     from halfmask.training import train as fit
 
     check_epsilon(epsilon)
     check_delta(delta)
+    config = _config(method, settings, config_file)
     _check_folder(out, resume)
-    schema = Schema.from_toml(schema_file)
+    schema = read_schema(schema_file, data)
     noise = noise_source(unsafe_seed)
     with (
+        reporting("train") as told,
+        _reading(told, data),
         machines() as ranks,
         training_rows(data, schema, ranks, method=method, epsilon=epsilon, delta=delta) as (
             encoder,
@@ -77,13 +84,14 @@ def train(
             note(f"Method {choice.method}: {choice.reason}.")
             _warn(delta, rows, unsafe_seed)
         started = time.perf_counter()
+        told(0.3, f"{rows:,} rows, method {choice.method}")
         with _ledger(out, ledger_file, epsilon, delta, relation, leads) as ledger:
             model = fit(
                 table,
                 epsilon=epsilon,
                 delta=delta,
                 relation=relation,
-                method=method,
+                method=method if config is None else config,
                 noise=noise if ranks is None else noise_source(unsafe_seed, machine=ranks.rank),
                 encoder=encoder,
                 ledger=ledger,
@@ -103,6 +111,7 @@ def train(
         "model": str(out),
         "method": model.method,
         "reason": model.reason,
+        "settings": None if config is None else config_as_json(config),
         "rows": rows,
         "machines": 1 if ranks is None else ranks.count,
         "privacy": model.privacy.to_json(),
@@ -110,9 +119,26 @@ def train(
         "ledger": str(charged),
         "seconds": seconds,
     }
-    told = f"{covered.text(seeded=model.privacy.seeded)}\n\n" if covered is not None else ""
-    text = f"{model.privacy.text()}\n\n{told}Model written to {out} ({seconds} s)."
+    scored = f"{covered.text(seeded=model.privacy.seeded)}\n\n" if covered is not None else ""
+    text = f"{model.privacy.text()}\n\n{scored}Model written to {out} ({seconds} s)."
     emit(result, text, as_json)
+
+
+def _config(method: str, settings: tuple[str, ...], file: Path | None) -> Any:
+    """The configuration that --set and --config make; None where neither says anything."""
+    from halfmask.errors import InputError
+    from halfmask.settings import config_from_words, read_config
+
+    if method == "auto" and (settings or file is not None):
+        raise InputError("Settings belong to a method: name it with --method.")
+    told = None if file is None else read_config(file, method)
+    return config_from_words(method, settings, told)
+
+
+@contextmanager
+def _reading(told: Callable[[float, str], None], data: Path) -> Iterator[None]:
+    told(0.05, f"reading {data.name}")
+    yield
 
 
 def _warn(delta: float, rows: int, unsafe_seed: int | None) -> None:
@@ -157,7 +183,7 @@ def _ledger(
         )
     try:
         yield ledger
-    except HalfmaskError:
+    except (HalfmaskError, KeyboardInterrupt):
         if fresh and out.exists() and not _charged(out, ledger):
             shutil.rmtree(out)
         raise

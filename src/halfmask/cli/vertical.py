@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,15 @@ import click
 
 from halfmask.accounting.budget import printed
 from halfmask.accounting.relations import RELATIONS
+from halfmask.cli.options import settings_options
 from halfmask.cli.output import emit, json_option
 from halfmask.cli.vertical_network import join, serve
+from halfmask.cli.vertical_predict import named_files, predict
 from halfmask.errors import InputError
 
 if TYPE_CHECKING:
+    from halfmask.schema import Schema
+    from halfmask.vertical.settings import SgdSharingConfig, SharingConfig
     from halfmask.vertical.simulation import Simulation
     from halfmask.vertical.task import Budget, Task
 
@@ -28,6 +33,7 @@ def vertical() -> None:
 
 vertical.add_command(serve)
 vertical.add_command(join)
+vertical.add_command(predict)
 
 
 @vertical.command()
@@ -38,11 +44,10 @@ vertical.add_command(join)
 @click.option("--party", "parties", multiple=True, required=True, metavar="NAME=FILE")
 @click.option("--id", "id_column", required=True, help="The column of ids in every file.")
 @click.option("--method", type=click.Choice(METHODS), default="experts", show_default=True)
+@settings_options("NAME")
 @click.option(
     "--combine",
     type=click.Choice(("fixed", "aggregate")),
-    default="fixed",
-    show_default=True,
     help="How experts are added: a fixed rule, or weights from DP counts of each one's scores.",
 )
 @click.option("--epsilon", type=float, default=1.0, show_default=True, help="For each party.")
@@ -53,19 +58,16 @@ vertical.add_command(join)
 @click.option(
     "--noise",
     type=click.Choice(("row", "column", "as-written", "none")),
-    default="row",
-    show_default=True,
-    help="How admm and fdml-sgd protect what is sent; the last two have no epsilon.",
+    help="How admm and fdml-sgd protect what is sent (default: row); the last two have no epsilon.",
 )
-@click.option("--noise-std", default=0.1, show_default=True, help="For --noise as-written.")
+@click.option("--noise-std", type=float, help="For --noise as-written.")
 @click.option("--rounds", type=int, help="Rounds of admm, epochs of fdml-sgd.")
-@click.option("--rho", default=0.1, show_default=True, help="Penalty of admm.")
-@click.option(
-    "--update", type=click.Choice(("sharing", "as-written")), default="sharing", show_default=True
-)
+@click.option("--rho", type=float, help="Penalty of admm.")
+@click.option("--update", type=click.Choice(("sharing", "as-written")), help="Of admm.")
 @click.option("--hide-labels", type=float, metavar="EPSILON", help="Randomise labels first.")
 @click.option("--ledger", "ledgers", multiple=True, metavar="NAME=FILE", help="A party's budget.")
 @click.option("--label-ledger", type=FILE, help="The label holder's budget.")
+@click.option("--out", type=click.Path(path_type=Path), help="A new folder for the model.")
 @click.option("--unsafe-seed", type=int, help="Reproducible noise: not private.")
 @json_option
 def simulate(
@@ -74,20 +76,23 @@ def simulate(
     parties: tuple[str, ...],
     id_column: str,
     method: str,
-    combine: str,
+    settings: tuple[str, ...],
+    config_file: Path | None,
+    combine: str | None,
     epsilon: float,
     delta: float,
     relation: str,
     test_label_file: Path | None,
     test_parties: tuple[str, ...],
-    noise: str,
-    noise_std: float,
+    noise: str | None,
+    noise_std: float | None,
     rounds: int | None,
-    rho: float,
-    update: str,
+    rho: float | None,
+    update: str | None,
     hide_labels: float | None,
     ledgers: tuple[str, ...],
     label_ledger: Path | None,
+    out: Path | None,
     unsafe_seed: int | None,
     as_json: bool,
 ) -> None:
@@ -95,18 +100,30 @@ def simulate(
     from halfmask.accounting.ledger import Ledger
     from halfmask.accounting.relations import check_relation
     from halfmask.schema import Schema
+    from halfmask.settings import config_as_json
     from halfmask.vertical.files import read_task
     from halfmask.vertical.statements import party_statements
     from halfmask.vertical.task import Budget
 
+    shortcuts = {
+        "combine": combine,
+        "noise": noise,
+        "noise_std": noise_std,
+        "epochs" if method == "fdml-sgd" else "rounds": rounds,
+        "rho": rho,
+        "update": update,
+    }
+    config = _config(method, settings, config_file, shortcuts)
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{str(out)!r} exists already: name a new folder with --out.")
     schema = Schema.from_toml(schema_file)
     task = read_task(
         schema,
         id_column=id_column,
         label_file=label_file,
-        party_files=_named(parties, "--party"),
+        party_files=named_files(parties, "--party"),
         test_label_file=test_label_file,
-        test_party_files=_named(test_parties, "--test-party"),
+        test_party_files=named_files(test_parties, "--test-party"),
     )
     checked = check_relation(relation)
     budget = Budget(
@@ -114,7 +131,9 @@ def simulate(
         delta=delta,
         relation=checked,
         unsafe_seed=unsafe_seed,
-        ledgers={name: Ledger.open(file) for name, file in _named(ledgers, "--ledger").items()},
+        ledgers={
+            name: Ledger.open(file) for name, file in named_files(ledgers, "--ledger").items()
+        },
         label_ledger=None if label_ledger is None else Ledger.open(label_ledger),
     )
     label_private = schema.label.role == "private"
@@ -126,12 +145,14 @@ def simulate(
             budget=budget,
             label_private=label_private,
             label_epsilon=hide_labels,
-            aggregate=combine == "aggregate",
+            config=config.newton,
+            damping=config.damping,
+            aggregate=config.combine == "aggregate",
         )
     elif method == "admm":
-        simulation = _admm(task, budget, noise, noise_std, rounds, rho, update, hide_labels)
+        simulation = _admm(task, budget, config, hide_labels)
     else:
-        simulation = _fdml(task, budget, noise, noise_std, rounds, hide_labels)
+        simulation = _fdml(task, budget, config, hide_labels)
     statements = party_statements(
         simulation,
         task.columns,
@@ -140,14 +161,19 @@ def simulate(
         label=schema.label.name,
         label_private=label_private and method == "experts" and hide_labels is None,
         label_hidden=hide_labels is not None,
-        noise=noise,
+        noise=getattr(config, "noise", "row"),
     )
+    if out is not None:
+        _keep(out, simulation, task, schema, id_column, statements, config)
     data = {
+        "model": None if out is None else str(out),
         "method": method,
         "rounds": simulation.rounds,
+        "settings": config_as_json(config),
         "parties": list(simulation.parties),
         "privacy": statements,
         "costs": dict(simulation.costs),
+        "traffic": dict(simulation.traffic),
         "train_loss": simulation.train_loss,
         "test_loss": simulation.test_loss,
         "history": [dict(record) for record in simulation.history],
@@ -155,70 +181,99 @@ def simulate(
     emit(data, _text(simulation, statements), as_json)
 
 
+def _config(
+    method: str,
+    settings: tuple[str, ...],
+    file: Path | None,
+    shortcuts: Mapping[str, str | float | None],
+) -> Any:
+    """The method's configuration: --config, then --set; other options are words for the same."""
+    from halfmask.settings import config_from_words, kind_of, read_config
+
+    told = [f"{name}={value}" for name, value in shortcuts.items() if value is not None]
+    tables = None if file is None else read_config(file, method)
+    return config_from_words(method, [*told, *settings], tables) or kind_of(method)()
+
+
 def _admm(
-    task: Task,
-    budget: Budget,
-    noise: str,
-    noise_std: float,
-    rounds: int | None,
-    rho: float,
-    update: str,
-    label_epsilon: float | None,
+    task: Task, budget: Budget, config: SharingConfig, label_epsilon: float | None
 ) -> Simulation:
-    from halfmask.vertical.admm import AdmmConfig
-    from halfmask.vertical.admm_party import ShareNoise
     from halfmask.vertical.simulation import simulate_admm
 
-    private = noise in ("row", "column")
-    config = AdmmConfig(
-        rho=rho,
-        update=update,  # type: ignore[arg-type]
-        # Few rounds under noise: every round is paid for.
-        rounds=rounds or (3 if private else 30),
-    )
     return simulate_admm(
         task,
-        config,
-        strength=10.0 if private else 1.0,
-        noise=ShareNoise(kind=noise, std=noise_std),  # type: ignore[arg-type]
+        config.admm,
+        strength=config.chosen_strength,
+        regulariser=config.regulariser,
+        constraint=config.chosen_constraint,
+        noise=config.share_noise,
         budget=budget,
         label_epsilon=label_epsilon,
     )
 
 
 def _fdml(
-    task: Task,
-    budget: Budget,
-    noise: str,
-    noise_std: float,
-    rounds: int | None,
-    label_epsilon: float | None,
+    task: Task, budget: Budget, config: SgdSharingConfig, label_epsilon: float | None
 ) -> Simulation:
-    from halfmask.vertical.fdml import FdmlConfig, FdmlNoise
     from halfmask.vertical.simulation import simulate_fdml
 
-    if noise == "column" or label_epsilon is not None:
-        raise InputError("fdml-sgd knows neither --noise column nor --hide-labels: use admm.")
-    private = noise == "row"
-    config = FdmlConfig(
-        epochs=rounds or (2 if private else 20),
-        batch=2048 if private else 128,
-        step_size=0.05 if private else 0.5,
+    if label_epsilon is not None:
+        raise InputError("fdml-sgd does not know --hide-labels: use admm.")
+    return simulate_fdml(
+        task,
+        config.sgd,
+        strength=config.strength,
+        noise=config.fdml_noise,
+        budget=budget,
+        start_seed=config.start_seed,
     )
-    kind: Any = noise
-    return simulate_fdml(task, config, noise=FdmlNoise(kind=kind, std=noise_std), budget=budget)
 
 
-def _named(pairs: tuple[str, ...], option: str) -> dict[str, Path]:
-    files: dict[str, Path] = {}
-    for pair in pairs:
-        name, separator, file = pair.partition("=")
-        if not (name and separator and file):
-            raise InputError(f"{option} takes NAME=FILE, got {pair!r}.")
-        if name in files:
-            raise InputError(f"{option} names party {name!r} twice: keep one.")
-        files[name] = Path(file)
-    return files
+def _keep(
+    out: Path,
+    simulation: Simulation,
+    task: Task,
+    schema: Schema,
+    id_column: str,
+    statements: dict[str, dict[str, Any]],
+    config: Any,
+) -> None:
+    """The parts of all parties, and then the label holder's file, which makes it a model."""
+    from halfmask.settings import config_as_json
+    from halfmask.vertical.part import Part, VerticalModel
+
+    assert simulation.combination is not None
+    assert schema.label.classes is not None
+    kind = getattr(config, "noise", "row")
+    # Exact coefficients under noisy shares are outside the guarantee (docs/proofs/queries.md).
+    covered = not (simulation.method == "admm" and kind in ("row", "column"))
+    for part in task.columns:
+        assert part.encoder is not None
+        Part(
+            party=part.name,
+            method=simulation.method,
+            run=simulation.run,
+            encoder=part.encoder,
+            coefficients=simulation.coefficients[part.name],
+            covered=covered,
+            statement=statements[part.name],
+        ).save(out / "parties" / part.name)
+    VerticalModel(
+        method=simulation.method,
+        run=simulation.run,
+        weights=dict(zip(simulation.parties, simulation.combination.weights, strict=True)),
+        intercept=simulation.combination.intercept,
+        rule=simulation.combination.rule,
+        label=schema.label.name,
+        classes=schema.label.classes,
+        id=id_column,
+        privacy=statements,
+        details={
+            "rounds": simulation.rounds,
+            "costs": dict(simulation.costs),
+            "settings": config_as_json(config),
+        },
+    ).save(out)
 
 
 def _text(simulation: Simulation, statements: dict[str, dict[str, Any]]) -> object:
@@ -236,9 +291,14 @@ def _text(simulation: Simulation, statements: dict[str, dict[str, Any]]) -> obje
             "none" if epsilon is None else printed(epsilon),
             str(statement["relation"]),
         )
-    lines = [f"train log loss {simulation.train_loss:.4f} (not covered by the guarantee)"]
+    lines = [f"train loss {simulation.train_loss:.4f} (not covered by the guarantee)"]
     if simulation.test_loss is not None:
-        lines.append(f"test log loss  {simulation.test_loss:.4f}")
+        lines.append(f"test loss  {simulation.test_loss:.4f}")
+    per_round = simulation.traffic
+    lines.append(
+        f"{per_round['messages_per_round']:g} messages and {per_round['bytes_per_round']:,.0f} "
+        "bytes of numbers a round"
+    )
     first = next(iter(statements.values()))
     lines += [*first.get("notes", []), "Not covered:"]
     lines += [f"- {line}" for line in first["not_covered"]]

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from halfmask.vertical.network import RunFile
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
+
+SCORES = "scores.json"
+"""Where the ServerApp leaves the scores that were asked for, until they are read."""
 
 _PROJECT = """[build-system]
 requires = ["hatchling"]
@@ -43,6 +47,7 @@ serverapp = "halfmask_vertical.app:server_app"
 clientapp = "halfmask_vertical.app:client_app"
 [tool.flwr.app.config]
 run-file = ""
+query-file = ""
 """
 _APP = '''"""Everything is in the installed package."""
 
@@ -69,13 +74,35 @@ def serve(
     run = read_run_file(run_file)
     if not run.parties:
         raise InputError(f"{run_file} names no [parties]: write NAME = PUBLIC_KEY_FILE for each.")
+    result = coordinated(run_file, run, Link(ca=ca, cert=cert, key=key, host=host, port=port))
+    emit(result, json.dumps(result, indent=2), as_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """Where the label holder listens, and its certificates."""
+
+    ca: Path
+    cert: Path
+    key: Path
+    host: str
+    port: int
+
+
+def coordinated(
+    run_file: Path, run: RunFile, at: Link, query: Path | None = None
+) -> dict[str, Any]:
+    """Start a SuperLink, let the registered parties in, run (or ask), and end it again."""
+    wanted = "result.json" if query is None else SCORES
+    host, port, ca = at.host, at.port, at.ca
     home = run.out / "flower"
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for stale in ("result.json", "error.json"):
+    for stale in (wanted, "error.json"):
         (run.out / stale).unlink(missing_ok=True)
     _write_app(home, host, port, ca)
-    command = [_tool("flower-superlink"), "--ssl-ca-certfile", str(ca), "--ssl-certfile", str(cert)]
-    command += ["--ssl-keyfile", str(key), "--host", host, "--port", str(port)]
+    command = [_tool("flower-superlink"), "--ssl-ca-certfile", str(ca)]
+    command += ["--ssl-certfile", str(at.cert), "--ssl-keyfile", str(at.key)]
+    command += ["--host", host, "--port", str(port)]
     command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
     environment = _environment(home)
     with (home / "superlink.log").open("ab") as log:
@@ -85,16 +112,16 @@ def serve(
         for name, public_key in run.parties.items():
             _flwr(environment, "supernode", "register", str(run_file.parent / public_key), "here")
             note(f"Registered party {name!r}.")
-        chosen = f'run-file="{run_file}"'
+        chosen = f'run-file="{run_file}" query-file="{query or ""}"'
         _flwr(environment, "run", str(home / "app"), "here", "--run-config", chosen)
-        result = _wait_for_result(run, link)
+        result = _wait_for_result(run, link, wanted)
     finally:
         link.terminate()
         try:
             link.wait(30)
         except subprocess.TimeoutExpired:
             link.kill()
-    emit(result, json.dumps(result, indent=2), as_json)
+    return result
 
 
 @click.command()
@@ -189,12 +216,13 @@ def _flwr(environment: dict[str, str], *arguments: str) -> None:
         raise InputError(f"flwr {arguments[0]} failed: {done.stdout.strip()} {done.stderr.strip()}")
 
 
-def _wait_for_result(run: RunFile, link: subprocess.Popen[bytes]) -> dict[str, Any]:
+def _wait_for_result(run: RunFile, link: subprocess.Popen[bytes], wanted: str) -> dict[str, Any]:
     """The result that the ServerApp writes, or its error under its own exit code."""
-    deadline = time.monotonic() + run.timeout * (run.rounds + 3)
+    rounds = run.config.admm.rounds if run.method == "admm" else 1
+    deadline = time.monotonic() + run.timeout * (rounds + 3)
     while time.monotonic() < deadline:
-        if (run.out / "result.json").exists():
-            result: dict[str, Any] = json.loads((run.out / "result.json").read_text("utf-8"))
+        if (run.out / wanted).exists():
+            result: dict[str, Any] = json.loads((run.out / wanted).read_text("utf-8"))
             return result
         if (run.out / "error.json").exists():
             told = json.loads((run.out / "error.json").read_text("utf-8"))

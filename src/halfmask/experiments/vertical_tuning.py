@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from halfmask.vertical.admm import AdmmConfig
+from halfmask.vertical.admm import AdmmConfig, Update
 from halfmask.vertical.block import Block
 from halfmask.vertical.fdml import FdmlConfig
 from halfmask.vertical.simulation import simulate_admm, simulate_fdml
@@ -62,15 +62,22 @@ def decomposed(task: Task) -> Task:
     return Task(columns=columns, labels=task.labels, test_labels=task.test_labels)
 
 
-def choose_rho(task: Task, candidates: Sequence[float], *, rounds: int, strength: float) -> Choice:
+def choose_rho(
+    task: Task,
+    candidates: Sequence[float],
+    *,
+    rounds: int,
+    strength: float,
+    update: Update = "sharing",
+) -> Choice:
     """ρ of ADMM without noise, by the loss after `rounds`."""
     inner = decomposed(held_out(task))
-    return Choice.of(
-        {
-            rho: _loss(simulate_admm(inner, AdmmConfig(rho=rho, rounds=rounds), strength=strength))
-            for rho in candidates
-        }
-    )
+
+    def loss(rho: float) -> float:
+        config = AdmmConfig(rho=rho, rounds=rounds, update=update)
+        return _loss(simulate_admm(inner, config, strength=strength))
+
+    return Choice.of({rho: loss(rho) for rho in candidates})
 
 
 def choose_step_size(

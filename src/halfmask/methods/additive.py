@@ -28,6 +28,7 @@ from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, bound
 from halfmask.methods.code_sums import BLOCK, CodeSums
 from halfmask.methods.covered import covered_classes, covered_numbers
 from halfmask.methods.free_model import FreeModel, cross_fitted
+from halfmask.methods.level_facts import described_levels, share_by_level
 from halfmask.methods.public_model import PublicModel, cross_fitted_public, level_values, unfitted
 from halfmask.methods.public_sums import fit_public_sums
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
@@ -216,17 +217,21 @@ class AdditiveFit:
     def scores(self, columns: Sequence[CodedColumn]) -> Floats:
         """The score of each row."""
         found = CodeSums(columns).scores(self.weights) + self.intercept
-        offset = None
-        if self.free is not None:
-            offset = self.free.scores(_stacked(columns, self.free_columns))
-            offset = log_expit(offset) if self.log_chance else offset
-        elif self.offset_weights is not None:
-            offset = CodeSums(columns).scores(self.offset_weights) + self.offset_start
+        offset = self.offset(columns)
         if offset is not None:
             found = found + self.offset_scale * offset
             if len(self.bend):
                 found = found + self.bend[np.searchsorted(self.bend_edges, offset, side="right")]
         return found
+
+    def offset(self, columns: Sequence[CodedColumn]) -> Floats | None:
+        """What public columns alone tell of each row; None where they have no part of their own."""
+        if self.free is not None:
+            scores = self.free.scores(_stacked(columns, self.free_columns))
+            return np.asarray(log_expit(scores)) if self.log_chance else scores
+        if self.offset_weights is not None:
+            return CodeSums(columns).scores(self.offset_weights) + self.offset_start
+        return None
 
 
 def _stacked(columns: Sequence[CodedColumn], places: Sequence[int]) -> NDArray[np.integer[Any]]:
@@ -300,6 +305,8 @@ class AdditiveRun:
         self._number = table.classes is None
         self._label_private = table.label_private
         self._mu = mu
+        self._noise: dict[int, Floats] = {}
+        self._shares: dict[int, Floats] = {}
         self._set_target(table)
         self._weights, self._most, self._n = row_weights(
             table, releaser.relation, mu, sample_weight, releaser.shards
@@ -318,6 +325,7 @@ class AdditiveRun:
         self.details: dict[str, Any] = {
             "plan": asdict(self.plan),
             "stages": [asdict(each) for each in stages],
+            "rows_counted": self._n / self._most,
         }
 
     def _set_target(self, table: Table) -> None:
@@ -493,6 +501,7 @@ class AdditiveRun:
         half = self._half
         zero = [np.zeros(column.levels) for column in self._columns]
         self.details["base"] = float(expit(base)) if not self._number else self._own(base)
+        self.details["levels"] = self._levels()
         return AdditiveFit(
             weights=tuple(half * weight for weight in (weights or zero)),
             intercept=half * intercept + self._middle,
@@ -506,6 +515,18 @@ class AdditiveRun:
             details=self.details,
             notes=self._notes,
         )
+
+    def _levels(self) -> list[dict[str, Any]]:
+        """Of each column: the part of rows with each level, exact ones of public columns, and the
+        noise in what public levels add under a private label.
+        """
+        slope = self.details.get("slope", {"used": 1.0})["used"]
+        for place in self._public:
+            column = self._columns[place]
+            counts = self._shards.sum(_counted(column.codes, self._weights, column.levels))
+            self._shares[place] = counts / self._n
+        noise = {place: self._half * slope * each for place, each in self._noise.items()}
+        return described_levels(self._shares, noise, len(self._columns))
 
     def _own(self, value: float) -> float:
         return self._middle + self._half * value
@@ -569,7 +590,7 @@ class AdditiveRun:
         target = self._target
         if self._number:
             target = np.clip((target - base) / unit, -_LABEL, _LABEL)
-        placed, start = fit_public_sums(
+        placed, start, noise = fit_public_sums(
             [self._columns[place] for place in self._public],
             target,
             labelled=self._labelled,
@@ -580,6 +601,7 @@ class AdditiveRun:
             number=self._number,
             shards=self._shards,
         )
+        self._noise |= {p: unit * each for p, each in zip(self._public, noise, strict=True)}
         return [unit * weight for weight in placed], base + unit * start if self._number else start
 
     # --- private columns
@@ -645,7 +667,7 @@ class AdditiveRun:
         features = self._counts(stage)
         with_offset = not self._label_private or bool(self._public)
         scaled = (self._target - offset) / unit if self._number else self._target
-        return Descent(
+        part = Descent(
             sums=CodeSums(stage),
             hidden=[column.private for column in stage],
             features=features,
@@ -662,6 +684,9 @@ class AdditiveRun:
             worth=self._worth_stage,
             gradients=self._descent_stage,
         ).run()
+        for place, feature in zip(self._private, part.features, strict=False):
+            self._shares[place] = share_by_level(feature)
+        return part
 
     # --- comparison and covered scores
 

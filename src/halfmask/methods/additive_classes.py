@@ -21,6 +21,7 @@ from halfmask.methods.additive import AdditiveFit, AdditiveRun
 from halfmask.methods.additive_descent import Descent, Moves, PrivatePart
 from halfmask.methods.code_sums import BLOCK, CodeSums
 from halfmask.methods.covered import covered_many
+from halfmask.methods.level_facts import share_by_level
 from halfmask.methods.public_sums import fit_public_class_sums
 from halfmask.methods.smooth_codes import LevelFeatures
 from halfmask.table import CodedColumn, Table
@@ -71,6 +72,38 @@ class ClassesFit:
     def scores(self, columns: Sequence[CodedColumn]) -> Floats:
         """Rows x classes."""
         return np.column_stack([output.scores(columns) for output in self.outputs])
+
+    # As of two classes, with a last axis of classes: what effects are drawn from.
+
+    @property
+    def weights(self) -> tuple[Floats, ...]:
+        return _by_class([output.weights for output in self.outputs])
+
+    @property
+    def offset_weights(self) -> tuple[Floats, ...] | None:
+        known = [output.offset_weights for output in self.outputs]
+        given = [each for each in known if each is not None]
+        return _by_class(given) if len(given) == len(known) else None
+
+    @property
+    def offset_scale(self) -> float:
+        return self.outputs[0].offset_scale
+
+    @property
+    def free(self) -> Any:
+        return self.outputs[0].free
+
+    @property
+    def free_columns(self) -> tuple[int, ...]:
+        return self.outputs[0].free_columns
+
+    @property
+    def bend(self) -> Floats:
+        return self.outputs[0].bend
+
+
+def _by_class(tables: Sequence[tuple[Floats, ...]]) -> tuple[Floats, ...]:
+    return tuple(np.stack(own, axis=1) for own in zip(*tables, strict=True))
 
 
 class ClassesDescent(Descent):
@@ -158,7 +191,7 @@ class ClassesRun(AdditiveRun):
 
     def run(self) -> ClassesFit:  # type: ignore[override]
         """All stages; what is returned follows from releases and public values."""
-        shares = self._shares()
+        shares = self._class_shares()
         self._pool, base, within = self._pooled(shares)
         pools = len(base)
         if self.plan.steps == 0:
@@ -223,7 +256,7 @@ class ClassesRun(AdditiveRun):
 
     # --- classes
 
-    def _shares(self) -> Floats:
+    def _class_shares(self) -> Floats:
         """Each class's share of the rows: exact where the label is public, else one release."""
         counts = np.bincount(
             self._class, self._weights * self._labelled, minlength=self._classes
@@ -257,6 +290,7 @@ class ClassesRun(AdditiveRun):
     def _fit_of(self, shares: Floats, outputs: Sequence[AdditiveFit], within: Floats) -> ClassesFit:
         """All classes: those of a pool have its score and their share of it."""
         self.details["base"] = [float(share) for share in shares]
+        self.details["levels"] = self._levels()
         every = [
             replace(outputs[pool], intercept=outputs[pool].intercept + float(own))
             for pool, own in zip(self._pool, within, strict=True)
@@ -303,7 +337,7 @@ class ClassesRun(AdditiveRun):
         assert self._worth_stage is not None
         assert self._descent_stage is not None
         features: list[LevelFeatures] = self._counts(stage)
-        return ClassesDescent(
+        part = ClassesDescent(
             classes=len(base),
             sums=CodeSums(stage),
             hidden=[True] * len(stage),
@@ -320,6 +354,9 @@ class ClassesRun(AdditiveRun):
             worth=self._worth_stage,
             gradients=self._descent_stage,
         ).run()
+        for place, feature in zip(self._private, part.features, strict=True):
+            self._shares[place] = share_by_level(feature)
+        return part
 
     # --- comparison and covered scores
 

@@ -45,9 +45,9 @@ class LinearMethod(Protocol):
     """Fit under (epsilon, delta); every release goes through the releaser."""
 
     def __call__(
-        self, table: Table, releaser: Releaser, *, epsilon: float, delta: float, **options: Any
+        self, table: Table, releaser: Releaser, *, epsilon: float, delta: float, config: Any
     ) -> LinearFit:
-        """Calibrate, charge, release, and fit."""
+        """Calibrate, charge, release, and fit; `config` is the method's (halfmask.settings)."""
 
 
 _METHODS = {

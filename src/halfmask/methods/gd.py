@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
-from halfmask.losses import Loss, clip_slopes, default_loss, in_ball, loss_named
+from halfmask.losses import Loss, LossName, clip_slopes, default_loss, in_ball, loss_named
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.gd_sensitivity import (
@@ -30,6 +30,7 @@ from halfmask.methods.gd_sensitivity import (
 )
 from halfmask.methods.public_curve import PublicCurve
 from halfmask.methods.unit_rows import UnitRows, unit_rows, weighed_by_unit
+from halfmask.settings import CONFIG, config_for
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
@@ -43,8 +44,14 @@ class GdConfig:
     `spread` is the guessed standard deviation of a row's score (log odds, or half ranges of a
     numeric label): descent stops when a weight that only noise moves has wandered as far.
     `steps` is the most steps taken: fewer if that is long enough, with momentum if it is not.
-    `radius` is in multiples of √weights. `clip` bounds slopes (None: the loss's own).
+    `radius` is in multiples of √weights. `clip` bounds slopes (None: the loss's own). `loss` is
+    named as in halfmask.losses (None: the task's own). `penalty` is a public regulariser. With a
+    private label and some public features, `public_start` fits those by one release first and
+    descends on all features from there (default loss and no penalty only).
     """
+
+    method: ClassVar[str] = "gd"
+    recipe: ClassVar[str] = "default"
 
     spread: float | None = None
     steps: int = 120
@@ -53,6 +60,9 @@ class GdConfig:
     aggregate: Aggregate = "tail"
     precondition: float = 0.25
     ridge: float = 0.0
+    loss: LossName | None = None
+    public_start: bool = True
+    penalty: PublicPenalty | None = None
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.radius <= 0 or self.ridge < 0:
@@ -108,24 +118,24 @@ def fit_gd(
     *,
     epsilon: float,
     delta: float,
-    loss: str | None = None,
-    config: GdConfig | None = None,
-    penalty: PublicPenalty | None = None,
-    public_start: bool = True,
+    config: Any = None,
+    **options: Any,
 ) -> LinearFit:
-    """Fit under (epsilon, delta). Guarantee: docs/proofs/gd.md.
+    """Fit under (epsilon, delta); `options` are fields of `GdConfig`, or of `LectureConfig`.
 
-    With a private label and some public features, `public_start` fits those by one release first
-    and descends on all features from there (default loss and no penalty only).
+    Guarantee: docs/proofs/gd.md.
     """
-    plain, shards = loss is None and penalty is None, releaser.shards
-    if public_start and plain and starts_from_public(table):
+    config = config_for("gd", {CONFIG: config, **options})
+    if config.recipe == "lecture":
+        from halfmask.methods.gd_lecture import fit_lecture
+
+        return fit_lecture(table, releaser, epsilon=epsilon, delta=delta, config=config)
+    loss, penalty, shards = config.loss, config.penalty, releaser.shards
+    plain = loss is None and penalty is None
+    if config.public_start and plain and starts_from_public(table):
         from halfmask.methods.public_start import fit_from_public_start
 
-        return fit_from_public_start(
-            table, releaser, epsilon=epsilon, delta=delta, config=config or GdConfig()
-        )
-    config = config or GdConfig()
+        return fit_from_public_start(table, releaser, epsilon=epsilon, delta=delta, config=config)
     classes = 0 if table.classes is None else len(table.classes)
     chosen = loss_named(loss or default_loss(classes), classes=classes)
     targets = coded_targets(table, chosen)
@@ -161,7 +171,7 @@ def fit_gd(
         by_penalty = _by_theta(shards.gather(table.public), rows, penalty)
     theta = descent.run(by_penalty, curve)
     coef, intercept = rows.unfold(theta)
-    coef, intercept = _in_label_units(table, chosen, coef, intercept)
+    coef, intercept = in_label_units(table, chosen, coef, intercept)
     details = descent.details | ({} if curve is None else curve.details())
     return LinearFit(coef=coef, intercept=intercept, details=details)
 
@@ -335,9 +345,10 @@ def _label_scale(table: Table) -> tuple[float, float]:
     return (high + low) / 2, (high - low) / 2
 
 
-def _in_label_units(
+def in_label_units(
     table: Table, loss: Loss, coef: Floats, intercept: Floats
 ) -> tuple[Floats, Floats]:
+    """Coefficients of coded targets as those of the label itself."""
     if table.classes is None:
         middle, half = _label_scale(table)
         return coef * half, intercept * half + middle

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,13 @@ from scipy.stats import binom
 
 from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
-from halfmask.losses import in_ball
+from halfmask.losses import LossName, in_ball
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.sgd import as_fit
 from halfmask.methods.split import SplitRows
+from halfmask.settings import CONFIG, config_for
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
@@ -43,7 +44,9 @@ class LabelSpanConfig:
     rows·passes examples with repetition, as the theory of stochastic gradients assumes.
     """
 
-    loss: str | None = None
+    method: ClassVar[str] = "label-span"
+
+    loss: LossName | None = None
     passes: int = 1
     order: Order = "passes"
     learning_rate: float | None = None
@@ -67,19 +70,19 @@ class LabelSpanConfig:
 
 
 def fit_label_span(
-    table: Table, releaser: Releaser, *, epsilon: float, delta: float, **options: Any
+    table: Table,
+    releaser: Releaser,
+    *,
+    epsilon: float,
+    delta: float,
+    config: LabelSpanConfig | None = None,
+    **options: Any,
 ) -> LinearFit:
     """Fit under (epsilon, delta); the label must be private and every feature public.
 
-    Options are the fields of `LabelSpanConfig`. Guarantee: docs/proofs/label_span.md.
+    `options` are fields of `LabelSpanConfig`. Guarantee: docs/proofs/label_span.md.
     """
-    try:
-        config = LabelSpanConfig(**options)
-    except TypeError:
-        known = ", ".join(LabelSpanConfig.__dataclass_fields__)
-        raise InputError(
-            f"Unknown option among {', '.join(sorted(options))}: expected some of {known}."
-        ) from None
+    config = config_for("label-span", {CONFIG: config, **options})
     rows = _label_rows(table, config)
     generator = public_generator(config.public_seed)
     examples, uses = draw_examples(table.n, config, generator)

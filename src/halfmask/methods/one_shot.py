@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from halfmask.methods.released_moments import (
     released_numbers,
 )
 from halfmask.row_products import RowMatrix, Rows, crossed
+from halfmask.settings import CONFIG, config_for
 from halfmask.table import Table
 from halfmask.units import unit_weights
 
@@ -62,13 +63,23 @@ class OneShotConfig:
     `whiten` is the power of the public whitening (1 is full), `constant` the size of the constant
     coordinate relative to a typical row, `row_quantile` the length to which longer public rows are
     weighed down, and `coefficient` the guessed size of the coefficients, which sets how the noise
-    is shared between second moments and products with the label.
+    is shared between second moments and products with the label. `feature_map` maps the public
+    part; it is fitted on public values alone.
     """
+
+    method: ClassVar[str] = "one-shot"
 
     whiten: float = 0.25
     constant: float = 0.3
     row_quantile: float = 0.5
     coefficient: float = 0.5
+    feature_map: PublicMap | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.whiten <= 1 and 0 < self.row_quantile <= 1):
+            raise InputError("Expected whiten in [0, 1] and row_quantile in (0, 1].")
+        if not (0 < self.constant < math.inf and 0 < self.coefficient < math.inf):
+            raise InputError("Expected constant > 0 and coefficient > 0, both finite.")
 
 
 def fit_one_shot(
@@ -77,16 +88,15 @@ def fit_one_shot(
     *,
     epsilon: float,
     delta: float,
-    feature_map: PublicMap | None = None,
     config: OneShotConfig | None = None,
+    **options: Any,
 ) -> LinearFit:
     """A linear model from one Gaussian release under (epsilon, delta) of the releaser's relation.
 
-    Guarantee: docs/proofs/one_shot.md.
+    `options` are fields of `OneShotConfig`. Guarantee: docs/proofs/one_shot.md.
     """
-    return plan_one_shot(
-        table, releaser, epsilon=epsilon, delta=delta, feature_map=feature_map, config=config
-    )()
+    chosen = config_for("one-shot", {CONFIG: config, **options})
+    return plan_one_shot(table, releaser, epsilon=epsilon, delta=delta, config=chosen)()
 
 
 def plan_one_shot(
@@ -95,16 +105,16 @@ def plan_one_shot(
     *,
     epsilon: float,
     delta: float,
-    feature_map: PublicMap | None = None,
     config: OneShotConfig | None = None,
 ) -> Callable[[], LinearFit]:
     """Open the release; what is returned makes it, once, and fits the model.
 
     The outputs are log-odds for two classes, log-probabilities up to a constant for more, and
-    values for a number. A `feature_map` is fitted here, on the public block alone.
+    values for a number. A feature map is fitted here, on the public block alone.
     Guarantee: docs/proofs/one_shot.md.
     """
     config = config or OneShotConfig()
+    feature_map = config.feature_map
     label, bounds = _coded_label(table), _bounds(table)
     shards = releaser.shards
     if not table.label_private:

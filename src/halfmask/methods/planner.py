@@ -27,6 +27,7 @@ _RADIUS = 1.0
 _MOST_STEPS = 100_000
 _MOST_SAMPLED_STEPS = 400
 _LEAST_BATCH = 1024
+_HUGE = 10**14
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
@@ -146,6 +147,137 @@ def plan(task: Task, *, target_error: float = 0.01, method: str = "auto") -> Pla
             for n in sizes
         ),
     )
+
+
+def lecture_plan(task: Task, *, target_error: float) -> dict[str, Any]:
+    """Theorem 1 of the lecture with its constants: noise, steps and error at `task.rows`, and the
+    rows and steps that bring its bound to `target_error`.
+
+    C is the loss's own Lipschitz constant (its largest slope in the ball, where it has none), as in
+    the lecture: everything is private, rows have norm at most 1, coefficients lie in the unit ball.
+    """
+    from halfmask.methods.gd_lecture import balanced_steps, slope_bound
+
+    constant = slope_bound(task.loss, _RADIUS)
+    reach = constant * (2.0 if task.relation == "replace" else 1.0)
+    mu = gaussian_mu(task.epsilon, task.delta)
+    common = {"radius": _RADIUS, "lipschitz": constant}
+    budget = {"epsilon": task.epsilon, "delta": task.delta, "sensitivity": reach}
+    steps = balanced_steps(
+        rows=task.rows, weights=task.parameters, lipschitz=constant, reach=reach, mu=mu
+    )
+
+    def error(count: int) -> float:
+        return bounds.excess_of_lecture(
+            **common, parameters=task.parameters, rows=task.rows, steps=count, **budget
+        )
+
+    def naive() -> float:
+        """Noise where each step is made (ε/k, δ/k)-DP on its own: simple composition."""
+        k = max(steps - 1, 1)
+        return reach / gaussian_mu(task.epsilon / k, task.delta / k) / constant
+
+    return {
+        "method": "gd",
+        "numbers_of": "gd",
+        "bound": "lecture",
+        "reason": "Theorem 1 of the lecture was asked for",
+        "noise_multiplier": reach * math.sqrt(steps - 1) / mu / constant,
+        "noise_multiplier_naive": naive(),
+        "steps": steps,
+        "rate": 1.0,
+        "error_bound": error(steps),
+        "error_without_noise": _RADIUS * constant / math.sqrt(steps),
+        "target_error": target_error,
+        "rows_needed": bounds.rows_of_lecture(
+            **common, parameters=task.parameters, error=target_error, **budget
+        ),
+        "steps_needed": bounds.steps_of_lecture(**common, error=target_error),
+    }
+
+
+def paper_plan(task: Task, *, target_error: float) -> dict[str, Any]:
+    """Theorems 2.1 and 2.4 of the feature-DP paper, corrected, for Algorithm 1 with m' = |D|.
+
+    `noise_of_theorem_2_1` is the paper's order of magnitude with c = 1; the noise that is used, and
+    that enters the error, is the accountant's. Where the label alone is private, `crossover` says
+    from how many rows on sums over the table have a lower bound than one label at a time
+    (`label-span`), beside the paper's √(d/K): both as far as steps can bring them.
+    """
+    split = task.labels_only
+    orthogonal = split and isinstance(task.loss, Softmax) and task.relation == "replace"
+    longest = task.loss.fixed_bounds()[1] if split else 0.0
+    clip = 1.0 if orthogonal else longest if split else task.gradient_bound
+    # With equal public parts imposed, two labels' contributions are orthogonal.
+    pair = clip * (math.sqrt(2) if orthogonal else 2.0 if task.relation == "replace" else 1.0)
+    run = expected_run(task, "sgd")
+
+    def error(rows: int) -> float:
+        std = bounds.noise_on_mean(
+            noise_multiplier=run.noise_multiplier, clip_norm=clip, rate=run.rate, rows=rows
+        )
+        moment = bounds.second_moment(
+            lipschitz=task.gradient_bound, private_lipschitz=clip, rate=run.rate, rows=rows
+        )
+        shape = {
+            "radius": _RADIUS,
+            "steps": run.steps,
+            "second_moment": moment,
+            "parameters": task.parameters,
+            "noise_std": std,
+        }
+        rate = bounds.best_learning_rate(**shape)  # type: ignore[arg-type]
+        found = bounds.excess_of_theorem_2_4(**shape, learning_rate=rate)  # type: ignore[arg-type]
+        return min(found, 2 * _RADIUS * task.gradient_bound)
+
+    crossover: dict[str, float] | None = None
+    if split and task.classes > 1:
+
+        def ratio(rows: int) -> float:
+            other = replace(task, rows=rows)
+            sums = bounds.excess_of_lecture(
+                radius=_RADIUS,
+                lipschitz=task.gradient_bound,
+                parameters=task.parameters,
+                rows=rows,
+                steps=_MOST_STEPS,
+                epsilon=task.epsilon,
+                delta=task.delta,
+                sensitivity=pair,
+            )
+            return sums / expected_run(other, "label-span").error
+
+        crossover = {
+            "claimed_rows": math.sqrt(task.columns / task.classes),
+            "rows": float(bounds.rows_for_error(ratio, 1.0)),
+        }
+    return {
+        "method": "sgd",
+        "numbers_of": "sgd",
+        "bound": "paper",
+        "reason": "Theorems 2.1 and 2.4 of the paper were asked for",
+        "noise_multiplier": run.noise_multiplier,
+        "noise_of_theorem_2_1": bounds.noise_of_theorem_2_1(
+            pair_lipschitz=pair,
+            rows=task.rows,
+            epsilon=task.epsilon,
+            delta=task.delta,
+            steps=run.steps,
+        ),
+        "noise_std": bounds.noise_on_mean(
+            noise_multiplier=run.noise_multiplier, clip_norm=clip, rate=run.rate, rows=task.rows
+        ),
+        "private_lipschitz": clip,
+        "pair_lipschitz": pair,
+        "steps": run.steps,
+        "rate": run.rate,
+        "error_bound": error(task.rows),
+        "target_error": target_error,
+        "rows_needed": bounds.rows_for_error(error, target_error)
+        if error(_HUGE) <= target_error
+        else None,
+        "crossover": crossover,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

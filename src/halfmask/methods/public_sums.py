@@ -18,6 +18,7 @@ from scipy.special import expit, softmax
 from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all, total_of
 from halfmask.methods.additive_descent import Stage
 from halfmask.methods.code_sums import BLOCK, CodeSums
+from halfmask.methods.level_facts import noise_by_level
 from halfmask.methods.level_priors import allocated
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
 from halfmask.table import CodedColumn
@@ -60,8 +61,8 @@ def fit_public_sums(
     label_range: tuple[float, float],
     number: bool,
     shards: Shards = ALONE,
-) -> tuple[list[Floats], float]:
-    """Weights of the levels of each column, and a start, in the label's scores.
+) -> tuple[list[Floats], float, list[Floats]]:
+    """Weights of the levels of each column, a start, and the weights' noise, in label's scores.
 
     The released sums are those of weight · feature · (label − middle of its range): a label moves
     them by at most weight · ‖feature‖ · range. A missing label counts as the middle.
@@ -76,8 +77,13 @@ def fit_public_sums(
     noisy = stage.release(prepared.turned(exact), moves)
     known = prepared.back(noisy) + middle * prepared.summed_by_all(np.ones(len(target)))
     noise = prepared.noise(stage.noise(moves))
-    solved = _Solver(prepared, known[None], noise, number).solve(np.array([start]))[0]
-    return prepared.by_level(solved), float(solved[-1])
+    solver = _Solver(prepared, known[None], noise, number)
+    solved = solver.solve(np.array([start]))[0]
+    uncertain, end = [], 0
+    for f in prepared.features:
+        own = slice(end, end := end + f.vectors.shape[1])
+        uncertain.append(noise_by_level(f, solver.covariance[own, own]))
+    return prepared.by_level(solved), float(solved[-1]), uncertain
 
 
 def fit_public_class_sums(
@@ -275,6 +281,9 @@ class _Solver:
         self._size = np.concatenate([np.ones(0), *(f.size for f in features)])
         self._several = len(known) > 1
         self._gram = prepared.gram(prepared.weights)
+        self._weighed: Floats = np.zeros((0, 0))
+        self.covariance: Floats = np.zeros((0, 0))
+        """What the noise of the sums leaves in the coefficients of the first row."""
 
     def solve(self, start: Floats) -> Floats:
         """The coefficients, the constant last."""
@@ -298,6 +307,7 @@ class _Solver:
                 for _ in range(turns[1]):
                     scales = self._again(systems, scales, power)
             prior = np.diag(self._prior(scales, power))
+            self.covariance = self._left(systems[0][0] + prior)
             step = np.stack([np.linalg.solve(p + prior, right) for p, right in systems]) - theta
             if self._number:
                 return theta + step
@@ -334,8 +344,14 @@ class _Solver:
         for curvature, left, own in zip(curvatures, rest, theta, strict=True):
             spread = variance * curvature + self._noise
             spread[np.diag_indices_from(spread)] += 1e-9 * np.trace(curvature)
-            weighed = np.linalg.solve(spread, curvature)
+            weighed: Floats = np.asarray(np.linalg.solve(spread, curvature), dtype=np.float64)
             found.append((curvature.T @ weighed, weighed.T @ (left + curvature @ own)))
+            self._weighed = weighed if len(found) == 1 else self._weighed
+        return found
+
+    def _left(self, precision: Floats) -> Floats:
+        passed = np.linalg.solve(precision, self._weighed.T)
+        found: Floats = passed @ self._noise @ passed.T
         return found
 
     def _prior(self, scales: Floats, power: float) -> Floats:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from halfmask.accounting.events import Contribution
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.relations import Relation
 from halfmask.errors import InputError
-from halfmask.losses import Softmax, in_ball
+from halfmask.losses import LossName, Softmax, in_ball
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import Releaser
@@ -29,10 +29,12 @@ from halfmask.mechanisms.sampling import uniform_rows
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.public_curve import PublicCurve
 from halfmask.methods.split import SplitContributions, SplitRows
+from halfmask.settings import CONFIG, config_for
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
-Aggregate = Literal["last", "average", "tail"]
+Aggregate = Literal["last", "average", "tail", "ema"]
+Schedule = Literal["constant", "linear", "cosine"]
 Regulariser = Callable[[Floats, Floats], Floats]
 
 # Constants fixed beforehand, the same for every table.
@@ -43,43 +45,80 @@ _CLIP = 0.7  # of a slope
 
 
 @dataclass(frozen=True, kw_only=True)
-class SgdConfig:
-    """Settings of `sgd`; None means: derived from public facts by `settings_of`.
+class DpSgdConfig:
+    """Settings of `dp-sgd`; None means: derived from public facts by `settings_of`.
 
     `loss` is named as in halfmask.losses. `rate` is the chance of a row (or unit) to take part in a
     step, `radius` that of the ball to which coefficients are projected, `clip_norm` the longest
-    contribution of a row (or unit). `aggregate` hands back the last coefficients, the average of
-    all, or that of the second half (tail). `regulariser` maps (coefficients, public rows with a
-    constant) to the gradient of a further public loss. `public_seed` draws public batches; it is
-    no secret.
+    contribution of a row (or unit). The learning rate stays, or falls to zero by `schedule`;
+    `momentum` keeps a part of the last step. `aggregate` hands back the last coefficients, the
+    average of all or of the second half (tail), or an exponential one of decay `ema_decay`.
     """
 
-    loss: str | None = None
+    method: ClassVar[str] = "dp-sgd"
+
+    loss: LossName | None = None
     rate: float | None = None
     steps: int | None = None
     learning_rate: float | None = None
+    schedule: Schedule = "constant"
+    momentum: float = 0.0
     radius: float | None = None
     clip_norm: float | None = None
     aggregate: Aggregate = "tail"
+    ema_decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        if self.aggregate not in ("last", "average", "tail", "ema"):
+            raise InputError(
+                f"Unknown aggregate {self.aggregate!r}: expected last, average, tail or ema."
+            )
+        if self.schedule not in ("constant", "linear", "cosine"):
+            raise InputError(
+                f"Unknown schedule {self.schedule!r}: expected constant, linear or cosine."
+            )
+        if not (0 <= self.momentum < 1 and 0 <= self.ema_decay < 1):
+            raise InputError("Expected momentum and ema_decay in [0, 1).")
+        if self.rate is not None and not 0 < self.rate <= 1:
+            raise InputError(f"Expected a sampling rate in (0, 1], got {self.rate}.")
+        if self.steps is not None and self.steps < 1:
+            raise InputError(f"Expected steps >= 1, got {self.steps}.")
+        for name in ("learning_rate", "radius", "clip_norm"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise InputError(f"Expected a finite {name} > 0, got {value}.")
+
+    def rate_at(self, step: int, of: int, learning_rate: float) -> float:
+        """The learning rate of a step, counted from 0."""
+        if self.schedule == "linear":
+            return learning_rate * (1.0 - step / of)
+        if self.schedule == "cosine":
+            return learning_rate * 0.5 * (1.0 + math.cos(math.pi * step / of))
+        return learning_rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class SgdConfig(DpSgdConfig):
+    """Settings of `sgd`, Algorithm 1 on a linear model: those of `dp-sgd`, and of the public part.
+
+    `alpha` weighs the private part against the public one. `public_batch` rows are drawn for each
+    public gradient, by `public_seed`, which is no secret. `regulariser` maps (coefficients, public
+    rows with a constant) to the gradient of a further public loss.
+    """
+
+    method: ClassVar[str] = "sgd"
+
+    alpha: float = 1.0
     public_batch: int | None = None
     regulariser: Regulariser | None = None
     public_seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.aggregate not in ("last", "average", "tail"):
-            raise InputError(
-                f"Unknown aggregate {self.aggregate!r}: expected last, average or tail."
-            )
-        if self.rate is not None and not 0 < self.rate <= 1:
-            raise InputError(f"Expected a sampling rate in (0, 1], got {self.rate}.")
-        for name in ("steps", "public_batch"):
-            count = getattr(self, name)
-            if count is not None and count < 1:
-                raise InputError(f"Expected {name} >= 1, got {count}.")
-        for name in ("learning_rate", "radius", "clip_norm"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise InputError(f"Expected a finite {name} > 0, got {value}.")
+        super().__post_init__()
+        if self.public_batch is not None and self.public_batch < 1:
+            raise InputError(f"Expected public_batch >= 1, got {self.public_batch}.")
+        if not (math.isfinite(self.alpha) and self.alpha > 0):
+            raise InputError(f"Expected a finite alpha > 0, got {self.alpha}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,38 +135,42 @@ class Settings:
 
 
 def fit_sgd(
-    table: Table, releaser: Releaser, *, epsilon: float, delta: float, **options: Any
+    table: Table,
+    releaser: Releaser,
+    *,
+    epsilon: float,
+    delta: float,
+    config: SgdConfig | None = None,
+    **options: Any,
 ) -> LinearFit:
     """Algorithm 1 on a linear model; with nothing public it is plain DP-SGD.
 
-    Options are the fields of `SgdConfig`. Guarantee: docs/proofs/sgd.md.
+    `options` are fields of `SgdConfig`. Guarantee: docs/proofs/sgd.md.
     """
-    config = config_of(options)
+    config = config_for("sgd", {CONFIG: config, **options})
     rows = SplitRows.of(table, loss=config.loss)
     return _fit(table, releaser, rows, epsilon, delta, config)
 
 
 def fit_dp_sgd(
-    table: Table, releaser: Releaser, *, epsilon: float, delta: float, **options: Any
+    table: Table,
+    releaser: Releaser,
+    *,
+    epsilon: float,
+    delta: float,
+    config: DpSgdConfig | None = None,
+    **options: Any,
 ) -> LinearFit:
     """The baseline that treats every column and the label as private.
 
+    `options` are fields of `DpSgdConfig`.
     Guarantee: docs/proofs/sgd.md; it covers more than the declared private part.
     """
-    config = config_of(options)
-    rows = SplitRows.of(table, loss=config.loss, everything_private=True)
+    chosen = config_for("dp-sgd", {CONFIG: config, **options})
+    rows = SplitRows.of(table, loss=chosen.loss, everything_private=True)
+    # With nothing public there is no public batch, and no public loss to weigh.
+    config = SgdConfig(**{each.name: getattr(chosen, each.name) for each in fields(chosen)})
     return _fit(table, releaser, rows, epsilon, delta, config)
-
-
-def config_of(options: dict[str, Any]) -> SgdConfig:
-    """The options as a checked configuration."""
-    try:
-        return SgdConfig(**options)
-    except TypeError:
-        known = ", ".join(SgdConfig.__dataclass_fields__)
-        raise InputError(
-            f"Unknown option among {', '.join(sorted(options))}: expected some of {known}."
-        ) from None
 
 
 def settings_of(
@@ -258,6 +301,7 @@ def descend(
     every_row = None if config.regulariser is None else rows.public[:]
     kept = 0 if config.aggregate == "average" else settings.steps // 2
     total, count = np.zeros(rows.shape), 0
+    velocity, smooth = np.zeros(rows.shape), np.zeros(rows.shape)
     for index in range(settings.steps):
         if index >= kept:
             total, count = total + coef, count + 1
@@ -265,10 +309,17 @@ def descend(
         if curve is not None:
             curve.note(index + 1, coef[:, :public], coef[:, public])
         batch = uniform_rows(len(rows.public), size, generator)
-        gradient = rows.public_gradient(coef, batch) + units_per_row * step.release(contributions)
+        private = config.alpha * units_per_row * step.release(contributions)
+        gradient = rows.public_gradient(coef, batch) + private
         if config.regulariser is not None and every_row is not None:
             gradient = gradient + config.regulariser(coef, every_row)
-        coef = in_ball(coef - settings.learning_rate * gradient, settings.radius)
+        velocity = config.momentum * velocity + gradient
+        rate = config.rate_at(index, settings.steps, settings.learning_rate)
+        coef = in_ball(coef - rate * velocity, settings.radius)
+        smooth = config.ema_decay * smooth + (1 - config.ema_decay) * coef
+    if config.aggregate == "ema":
+        # From zeros, so that the first steps would count too little without the divisor.
+        return smooth / (1 - config.ema_decay**settings.steps)
     return coef if config.aggregate == "last" else total / count
 
 

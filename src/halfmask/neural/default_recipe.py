@@ -79,7 +79,7 @@ def default_recipe(
     if config.release_share is None and _steps_serve_better(data, releaser, epsilon, delta, config):
         curve = PublicLoss(
             "mean loss of public batches whose private columns are zero, by steps",
-            steps=config.steps or WARM_STEPS,
+            steps=config.warm_start.steps or WARM_STEPS,
         )
         network, warm = warm_start(
             data, releaser, epsilon, delta, config, curve.note, checkpoint=checkpoint
@@ -166,7 +166,8 @@ def _steps_serve_better(
 
 def _share(rows: int, releaser: Releaser, epsilon: float, delta: float, config: MlpConfig) -> float:
     """The whole budget for the release, unless a small part of it makes quiet corrections."""
-    steps, clip_norm = config.steps or _STEPS, config.clip_norm or _CLIP_NORM
+    own = config.correction
+    steps, clip_norm = own.steps or _STEPS, own.clip_norm or _CLIP_NORM
     moved = (2.0 if releaser.relation == "replace" else 1.0) * clip_norm
     mu = math.sqrt(1.0 - _SHARE_BEFORE_CORRECTION) * gaussian_mu(epsilon, delta)
     quiet = moved * math.sqrt(steps) / mu / rows <= _QUIET
@@ -217,7 +218,8 @@ def _steps(
     config: MlpConfig,
     spent: Spent,
 ) -> TrainerConfig:
-    steps, clip_norm = config.steps or _STEPS, config.clip_norm or _CLIP_NORM
+    own = config.correction
+    steps, clip_norm = own.steps or _STEPS, own.clip_norm or _CLIP_NORM
     noise = noise_of_steps(
         releaser, epsilon=epsilon, delta=delta, rate=1.0, steps=steps, spent=spent
     )
@@ -228,8 +230,8 @@ def _steps(
         rate=1.0,
         clip_norm=clip_norm,
         noise_multiplier=noise,
-        learning_rate=config.learning_rate or _LEARNING_RATE * quiet**1.5,
-        momentum=config.momentum or 0.0,
+        learning_rate=own.learning_rate or _LEARNING_RATE * quiet**1.5,
+        momentum=own.momentum,
         aggregate="tail",
         public_seed=config.public_seed,
     )

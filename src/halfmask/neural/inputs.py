@@ -92,6 +92,8 @@ class Inputs:
     def private(self, table: Table) -> Floats:
         """The private part of every row, of norm at most `private_norm`."""
         values = _from_bound(table.private, self.kept, self.half)
+        if not len(self.kept):
+            return values  # there is nothing to clip, and no norm to clip to
         if self.non_negative:
             np.maximum(values, 0.0, out=values)
         if self.scaled_up:

@@ -51,16 +51,24 @@ def _softmax_gradient(scores: Tensor, targets: Tensor) -> None:
     scores.scatter_add_(1, targets.unsqueeze(1), minus)
 
 
+def _gradient_without_label(scores: Tensor) -> None:
+    """Overwrite logits by softmax(scores) − 1/K: the cross entropy with every class alike."""
+    torch.softmax(scores, dim=1, out=scores)
+    scores.sub_(1.0 / scores.shape[1])
+
+
 class MlpGradients:
     """Clipped sums of gradients (or of differences to padded rows) of a fully connected network.
 
     The loss is the cross entropy; the flat gradient is laid out as `network.parameters()`. `chunk`
     bounds the rows in flight, and those that are added up in single precision; the sum depends on
-    it by rounding only.
+    it by rounding only. With `label_private` the loss of a padded row is the one that no label
+    enters, with every class alike (docs/proofs/network.md, "A private label").
     """
 
-    def __init__(self, network: Mlp, *, chunk: int = 2048) -> None:
+    def __init__(self, network: Mlp, *, chunk: int = 2048, label_private: bool = False) -> None:
         self._network = network
+        self._label_private = label_private
         self._chunk = chunk
         self._buffers: dict[tuple[str, int], Tensor] = {}
         first = network.linear[0].weight
@@ -117,7 +125,7 @@ class MlpGradients:
         """Add Σ weigh(norms) · gradient over a chunk of rows to the total."""
         paired = padded is not None or lookup is not None
         hidden = self._forward(rows, padded, lookup)
-        grads = self._backward(hidden, torch.cat([targets, targets]) if paired else targets)
+        grads = self._backward(hidden, targets, paired=paired)
         norms = self._norms(rows, padded, hidden, grads)
         weights = weigh(norms)
         if not bool(torch.isfinite(norms).all()):
@@ -160,11 +168,15 @@ class MlpGradients:
             torch.addmm(layer.bias, outputs[i - 1], layer.weight.t(), out=outputs[i])
         return outputs
 
-    def _backward(self, outputs: list[Tensor], targets: Tensor) -> list[Tensor]:
+    def _backward(self, outputs: list[Tensor], targets: Tensor, *, paired: bool) -> list[Tensor]:
         """Gradients with respect to every layer's output."""
         linear = self._network.linear
         grads = [outputs[-1]] * len(linear)
-        _softmax_gradient(outputs[-1], targets)
+        if paired and self._label_private:
+            _softmax_gradient(outputs[-1][: len(targets)], targets)
+            _gradient_without_label(outputs[-1][len(targets) :])
+        else:
+            _softmax_gradient(outputs[-1], torch.cat([targets, targets]) if paired else targets)
         for i in range(len(linear) - 1, 0, -1):
             below = self._buffer(f"grad{i}", len(outputs[i]), linear[i].in_features)
             torch.mm(grads[i], linear[i].weight, out=below)

@@ -15,6 +15,7 @@ from halfmask.mechanisms.release import Releaser
 from halfmask.model import Model
 from halfmask.model_folder import damaged
 from halfmask.neural.inputs import Inputs
+from halfmask.settings import CONFIG
 from halfmask.statement import Statement
 from halfmask.table import Table
 
@@ -85,7 +86,14 @@ def fit_neural_model(
         if missing.name != "torch":
             raise
         raise InputError("mlp needs torch: install halfmask[torch].") from None
-    fit = fit_mlp(table, releaser, epsilon=epsilon, delta=delta, checkpoint=checkpoint, **options)
+    fit = fit_mlp(
+        table,
+        releaser,
+        epsilon=epsilon,
+        delta=delta,
+        checkpoint=checkpoint,
+        config=options.get(CONFIG),
+    )
     layers = fit.network.linear
     return NeuralModel(
         inputs=fit.inputs,

@@ -32,6 +32,7 @@ PaddingName = Literal[
 ]
 PADDINGS: tuple[str, ...] = get_args(PaddingName)
 PAID = ("means", "class-means", "class-samples")
+BY_CLASS = ("class-means", "class-samples")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from halfmask.accounting.budget import Budget, round_down
 from halfmask.accounting.calibrate import noise_multiplier
-from halfmask.accounting.events import GaussianEvent
+from halfmask.accounting.events import Contribution, GaussianEvent
 from halfmask.mechanisms.release import Releaser
 from halfmask.neural.class_means import ClassMeans, plan_class_means, sum_sensitivity
 from halfmask.neural.discriminant import PublicClasses
@@ -61,6 +61,7 @@ def noise_of_steps(
     rate: float,
     steps: int,
     spent: Spent = (),
+    contribution: Contribution = "general",
 ) -> float:
     """The noise multiplier of steps that may use what is left of the budget."""
     return noise_multiplier(
@@ -70,4 +71,5 @@ def noise_of_steps(
         steps=steps,
         relation=releaser.relation,
         spent=spent,
+        contribution=contribution,
     )

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from halfmask.accounting.events import PoissonGaussianEvent
+from halfmask.accounting.events import Contribution, PoissonGaussianEvent
 from halfmask.errors import InputError, LedgerError
-from halfmask.mechanisms.private_step import PrivateStep
+from halfmask.mechanisms.private_step import PrivateStep, RowContributions
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.sampling import Indices, uniform_rows
 from halfmask.mechanisms.shards import Shards, rows_in_all
@@ -29,6 +29,7 @@ from halfmask.neural.checkpoint import Checkpoint, Progress
 from halfmask.neural.contributions import FLOAT32_RESERVE, NetworkContributions
 from halfmask.neural.device import own_device
 from halfmask.neural.flat import FlatParameters
+from halfmask.neural.label_contributions import LabelContributions, row_weights
 from halfmask.neural.mlp_ghost import MlpGradients
 from halfmask.neural.network import Mlp
 from halfmask.neural.structured import StructuredRows
@@ -36,6 +37,7 @@ from halfmask.public_loss import Watch
 
 Schedule = Literal["constant", "linear", "cosine"]
 Aggregate = Literal["last", "average", "tail", "ema"]
+Regulariser = Callable[[Mlp, Tensor], Tensor]
 Fill = Callable[[Indices, np.random.Generator], Tensor]
 Floats = NDArray[np.float64]
 
@@ -46,7 +48,11 @@ class TrainerConfig:
 
     `alpha` weighs the private part against the public one; `aggregate` hands back the last
     parameters, the average of all or of the second half (tail), or an exponential average.
-    `public_batch` of None means all rows.
+    `public_batch` of None means all rows. `radius` is that of a ball around zero to which all
+    weights are projected after each step (None: not at all). `regulariser` is a further loss of the
+    network and the padded rows of a public batch: it sees nothing private. `span` has orthonormal
+    columns in the space of the leading inputs, which are public: of a released gradient by the
+    first layer's weights only what lies in it is kept, since rows lie there and noise does not.
     """
 
     steps: int
@@ -57,10 +63,15 @@ class TrainerConfig:
     schedule: Schedule = "constant"
     momentum: float = 0.0
     alpha: float = 1.0
+    radius: float | None = None
     aggregate: Aggregate = "last"
     ema_decay: float = 0.9
     public_batch: int | None = None
     public_seed: int | None = None
+    regulariser: Regulariser | None = None
+    regulariser_weight: float = 1.0
+    contribution: Contribution = "general"
+    span: Floats | None = None
 
     def __post_init__(self) -> None:
         positive = ("steps", "rate", "clip_norm", "noise_multiplier", "learning_rate")
@@ -93,11 +104,15 @@ class TrainingRows:
 
     `real` is a tensor, or `StructuredRows` with their constant padding. `fill` draws padded rows of
     the given numbers from the generator it is handed. Neither: no public part, which is DP-SGD.
+    With `label_private` nothing but the private part of the loss may read `labels`; `label_alone`
+    says that every feature is public besides.
     """
 
     real: Tensor | StructuredRows
     labels: Tensor
     fill: Fill | None = None
+    label_private: bool = False
+    label_alone: bool = False
 
     @property
     def paired(self) -> bool:
@@ -129,6 +144,7 @@ def plan_steps(
         steps=config.steps - done,
         what=f"{config.steps - done} {what}",
         reserve=FLOAT32_RESERVE,
+        contribution=config.contribution,
         rows_in_all=rows_in_all(rows, releaser.shards),
         in_parts=in_parts,
     )
@@ -162,7 +178,7 @@ def train_privately(
         "noise_multiplier": config.noise_multiplier,
     }
     flat = FlatParameters(network.to(device))
-    gradients = MlpGradients(network)
+    gradients = MlpGradients(network, label_private=rows.label_private)
     # Public batches are drawn from each machine's own rows, so machines draw apart.
     seed = None if config.public_seed is None else config.public_seed + shards.rank
     progress = Progress.start(flat.vector, releaser.padding(), seed)
@@ -178,9 +194,16 @@ def train_privately(
     if rows.fill is not None:
         fill = rows.fill
         draw = lambda batch: fill(batch, progress.padding)  # noqa: E731
-    contributions = NetworkContributions(
-        gradients, rows.real, rows.labels, padded=draw, device=device
-    )
+    contributions: RowContributions
+    if rows.label_alone:
+        shown = rows.real.rows if isinstance(rows.real, StructuredRows) else rows.real
+        contributions = LabelContributions(network, shown, rows.labels)
+    else:
+        if config.contribution != "general":
+            raise InputError("The label pair is for rows of which the label alone is private.")
+        contributions = NetworkContributions(
+            gradients, rows.real, rows.labels, padded=draw, device=device
+        )
     every = config.steps if checkpoint is None else checkpoint.every
     while step is not None and progress.step < config.steps:
         block = min(every, config.steps - progress.step)
@@ -200,7 +223,10 @@ def train_privately(
 
 def _event(config: TrainerConfig) -> PoissonGaussianEvent:
     return PoissonGaussianEvent(
-        noise_multiplier=config.noise_multiplier, rate=config.rate, steps=config.steps
+        noise_multiplier=config.noise_multiplier,
+        rate=config.rate,
+        steps=config.steps,
+        contribution=config.contribution,
     )
 
 
@@ -242,6 +268,8 @@ def _one_step(
     watch: Watch | None,
 ) -> None:
     gradient = torch.from_numpy(released).to(flat.vector).mul_(config.alpha)
+    if config.span is not None:
+        _within(gradient, network, torch.from_numpy(config.span).to(gradient))
     if rows.paired:
         loss, public = _shared_public_gradient(network, flat, rows, config, progress, shards)
         gradient += public
@@ -249,8 +277,18 @@ def _one_step(
             watch(progress.step + 1, loss)
     progress.velocity.mul_(config.momentum).add_(gradient)
     flat.vector.sub_(progress.velocity, alpha=config.rate_at(progress.step))
+    if config.radius is not None:
+        # Post-processing of what was released: any projection is free.
+        flat.vector.mul_(min(1.0, config.radius / max(float(flat.vector.norm()), 1e-12)))
     progress.step += 1
     progress.average(flat.vector, config.aggregate, config.ema_decay, config.steps)
+
+
+def _within(gradient: Tensor, network: Mlp, span: Tensor) -> None:
+    """Project the first layer's part of a released gradient on the span, in place."""
+    first = network.linear[0]
+    block = gradient[: first.weight.numel()].view_as(first.weight)[:, : len(span)]
+    block.copy_((block @ span) @ span.T)
 
 
 def _shared_public_gradient(
@@ -271,8 +309,14 @@ def _shared_public_gradient(
         size = min(count, -(-config.public_batch // shards.count))
     batch = uniform_rows(count, size, progress.public)
     padded = rows.padded(batch, progress.public).to(flat.vector.device)
-    labels = rows.labels[torch.from_numpy(batch)].to(flat.vector.device)
-    loss, own = public_gradient(network, flat, padded, labels)
+    labels = None
+    if not rows.label_private:
+        labels = rows.labels[torch.from_numpy(batch)].to(flat.vector.device)
+    weights = None
+    if rows.label_alone:
+        # As the private part has them, so that both are gradients of one weighted loss.
+        weights = row_weights(network, padded, config.clip_norm).to(padded)
+    loss, own = public_gradient(network, flat, padded, labels, config, weights)
     if shards.count == 1:
         return loss, own
     total = shards.sum(np.append(own.double().cpu().numpy() * size, float(size)))
@@ -280,13 +324,28 @@ def _shared_public_gradient(
 
 
 def public_gradient(
-    network: Mlp, flat: FlatParameters, padded: Tensor, labels: Tensor
+    network: Mlp,
+    flat: FlatParameters,
+    padded: Tensor,
+    labels: Tensor | None,
+    config: TrainerConfig,
+    weights: Tensor | None = None,
 ) -> tuple[float, Tensor]:
-    """The public loss, cross entropy on padded rows, and its gradient."""
+    """The public loss, cross entropy on padded rows, and its gradient, with the regulariser's.
+
+    Without labels every class is alike; `weights` weigh the rows. The loss that is returned is the
+    plain mean of the cross entropy.
+    """
     network.zero_grad(set_to_none=True)
     with torch.enable_grad():
-        loss = functional.cross_entropy(network(padded), labels)
-        loss.backward()
+        scores = network(padded)
+        targets = torch.full_like(scores, 1 / scores.shape[1]) if labels is None else labels
+        each = functional.cross_entropy(scores, targets, reduction="none")
+        loss = each.mean()
+        total = loss if weights is None else (each * weights).mean()
+        if config.regulariser is not None:
+            total = total + config.regulariser_weight * config.regulariser(network, padded)
+        total.backward()
     found = flat.gradient(network)
     network.zero_grad(set_to_none=True)
     return float(loss.detach()), found

@@ -89,8 +89,9 @@ def warm_start(
     taught = replace(config.pretrain, networks=1, epochs=_EPOCHS, crossover=0.0)
     shown = _public_network(data.public, data, taught, config.public_seed, shards)
     network = _widened(shown, data.private.shape[1])
-    steps, clip_norm = config.steps or WARM_STEPS, config.clip_norm or _CLIP_NORM
-    rate = config.rate or _RATE
+    own = config.warm_start
+    steps, clip_norm = own.steps or WARM_STEPS, own.clip_norm or _CLIP_NORM
+    rate = own.rate or _RATE
     stored = None if checkpoint is None else Checkpoint.of_run(checkpoint, steps)
     noise = noise_of_steps(releaser, epsilon=epsilon, delta=delta, rate=rate, steps=steps)
     quiet = quietness(noise * clip_norm / (rate * rows), _QUIET)
@@ -99,8 +100,8 @@ def warm_start(
         rate=rate,
         clip_norm=clip_norm,
         noise_multiplier=noise,
-        learning_rate=config.learning_rate or _LEARNING_RATE * quiet,
-        momentum=0.9 if config.momentum is None else config.momentum,
+        learning_rate=own.learning_rate or _LEARNING_RATE * quiet,
+        momentum=own.momentum,
         schedule="cosine",
         aggregate="ema",
         public_batch=math.ceil(rate * rows),

@@ -10,7 +10,7 @@ from halfmask.report import words
 from halfmask.report.covered import NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
 from halfmask.report.facts import Facts
-from halfmask.report.measured import NOT_COVERED
+from halfmask.report.measured import NO_BETTER, NOT_COVERED
 
 _METRICS = {"accuracy": "accuracy", "log_loss": "log_loss", "auc": "roc_auc", "rmse": "rmse"}
 
@@ -123,7 +123,8 @@ def _body(facts: Facts, level: int) -> list[str]:
             lines += [NONE_CLEAR, ""]
     if facts.measured is not None:
         lines += [f"{head} Scores", "", f"**{NOT_COVERED}**", ""]
-        lines += _table(["Score", "Value"], words.score_rows(facts))
+        lines += [] if facts.measured.better_than_constant else [f"**{NO_BETTER}**", ""]
+        lines += _table(words.SCORE_HEADINGS, words.score_rows(facts))
     if facts.audits:
         lines += [f"{head} Audit", "", f"**{words.AUDITED_ROWS}**", ""]
         lines += _table(words.AUDIT_HEADINGS, words.audit_rows(facts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -49,6 +50,7 @@ class Covered:
     scores: Mapping[str, Score]
     reliability: tuple[Part, ...]
     classes: bool
+    constant: float | None = None  # the log loss of the base rate alone
 
     def to_json(self) -> dict[str, Any]:
         """The scores as a JSON object."""
@@ -56,8 +58,22 @@ class Covered:
             "covered_by_guarantee": True,
             **{name: score.value for name, score in self.scores.items()},
             **{f"{name}_bar": score.bar for name, score in self.scores.items()},
+            "constant_log_loss": self.constant,
             "reliability": [part._asdict() for part in self.reliability],
         }
+
+    @property
+    def compared(self) -> str | None:
+        """The model beside the base rate alone, in a sentence."""
+        if self.constant is None or "log_loss" not in self.scores:
+            return None
+        loss = self.scores["log_loss"]
+        told = f"To compare, the base rate alone has log loss {self.constant:.4g}."
+        if loss.value >= self.constant:
+            return f"{told} This model is no better than a constant."
+        if loss.bar is not None and loss.value + loss.bar >= self.constant:
+            return f"{told} Within its bar, this model may be no better than a constant."
+        return told
 
     def score_rows(self) -> list[list[str]]:
         """Rows under SCORE_HEADINGS."""
@@ -77,14 +93,23 @@ class Covered:
         """The scores in a few lines, for a terminal."""
         import textwrap
 
-        lines = ["Scores covered by the guarantee:", *textwrap.wrap(words(seeded), 86)]
+        lines = ["Scores covered by the guarantee:", *textwrap.wrap(words(seeded), 80)]
         lines += [f"  {name:<10}{value} {bar}" for name, value, bar in self.score_rows()]
+        if self.compared is not None:
+            lines += textwrap.wrap(self.compared, 80)
         if self.reliability:
             lines.append("  predicted  observed")
             lines += [f"  {p:<11}{o} {bar}" for p, o, bar in self.reliability_rows()]
         elif self.classes:
-            lines += textwrap.wrap(NONE_CLEAR, 86)
+            lines += textwrap.wrap(NONE_CLEAR, 80)
         return "\n".join(lines)
+
+
+def _entropy(rate: Any) -> float | None:
+    """The log loss of giving every row the chance `rate`, which is right on average."""
+    if not isinstance(rate, float) or not 0 < rate < 1:
+        return None
+    return -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate))
 
 
 def words(seeded: bool) -> str:
@@ -113,6 +138,7 @@ def covered_scores(details: Mapping[str, Any]) -> Covered | None:
                 for part in stored.get("reliability") or ()
             ),
             classes="log_loss" in stored,
+            constant=_entropy(details.get("base")) if "log_loss" in stored else None,
         )
 
     return rebuilt(read, "its covered scores")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from halfmask.statement import Statement
 
 if TYPE_CHECKING:
     from halfmask.accounting.ledger import Ledger
+    from halfmask.effects import Effect
     from halfmask.report.measured import Measured
 
 _FINE = tuple(10.0**-place for place in range(12, 1, -1))
@@ -95,6 +96,7 @@ class Facts:
     learning: tuple[tuple[int, float], ...]
     learning_of: str
     covered: Covered | None
+    effects: tuple[Effect, ...]
     audits: tuple[Audit, ...]
     inferences: tuple[Inference, ...]
     measured: Measured | None
@@ -123,6 +125,7 @@ class Facts:
             "learning": [{"step": step, "loss": loss} for step, loss in self.learning],
             "learning_of": self.learning_of,
             "covered": None if self.covered is None else self.covered.to_json(),
+            "effects": [effect.to_json() for effect in self.effects],
             "audits": [asdict(audit) for audit in self.audits],
             "attribute_inference": [asdict(inference) for inference in self.inferences],
             "measured": None if self.measured is None else self.measured.to_json(),
@@ -135,8 +138,12 @@ def gather(
     data: str | Path | None = None,
     ledger: str | Path | None = None,
     audit: str | Path | None = None,
+    with_effects: bool = True,
+    told: Callable[[float, str], None] | None = None,
 ) -> Facts:
     """Read a model folder; `data` are labelled rows to score, `ledger` the data set's ledger.
+
+    `with_effects` finds what the model learnt, which takes seconds; `told` hears how far it is.
 
     `audit` is the result of an audit, which is kept apart from the model: it tells of private rows.
     """
@@ -161,10 +168,20 @@ def gather(
         learning=_learning(model.details),
         learning_of=str(model.details.get("public_loss_of") or "mean loss of the public part"),
         covered=covered_scores(model.details),
+        effects=_effects(model, told) if with_effects else (),
         audits=audits,
         inferences=inferences,
         measured=measured,
     )
+
+
+def _effects(model: Model, told: Callable[[float, str], None] | None) -> tuple[Effect, ...]:
+    """By column; none where noise cannot be followed, or without a schema."""
+    from halfmask.effects import WITH_BARS, effects
+
+    if model.encoder is None or model.method not in WITH_BARS:
+        return ()
+    return rebuilt(lambda: tuple(effects(model, told=told)), "its effects")
 
 
 def _exact(events: Sequence[Event]) -> bool:

@@ -12,7 +12,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from halfmask.report import plots, words
+from halfmask.report import effects, plots, words
 from halfmask.report.covered import (
     NONE_CLEAR,
     RELIABILITY_HEADINGS,
@@ -21,7 +21,7 @@ from halfmask.report.covered import (
 from halfmask.report.covered import words as covered_words
 from halfmask.report.facts import ColumnFacts, Facts, gather
 from halfmask.report.figures import data_table, figure, inline_svg
-from halfmask.report.measured import NOT_COVERED
+from halfmask.report.measured import NO_BETTER, NOT_COVERED
 from halfmask.statement import Statement, describe
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -50,8 +50,9 @@ def page(facts: Facts) -> str:
         ("curve", "Epsilon at every delta", _curve(facts)),
         ("budget", "Budget spent over time", _budget(facts)),
         ("learning", "How the model was trained", _learning(facts)),
+        ("effects", "What the model learnt", _effects(facts)),
         ("covered", "Scores that the guarantee covers", _covered(facts)),
-        ("scores", "Scores on rows of yours", _scores(facts)),
+        ("scores", "Accuracy on your test data", _scores(facts)),
         ("audit", "Audit", _audit(facts)),
         ("full-statement", "The statement in full", _statement(facts.statement)),
     ]
@@ -244,6 +245,8 @@ def _covered(facts: Facts) -> str:
         )
     scores = data_table("Scores covered by the guarantee", SCORE_HEADINGS, covered.score_rows())
     text = f"<p>{escape(covered_words(facts.statement.seeded))}</p>{scores}"
+    if covered.compared is not None:
+        text += f"<p>{escape(covered.compared)}</p>"
     if not covered.reliability:
         return text + (f"<p>{escape(NONE_CLEAR)}</p>" if covered.classes else "")
     svg = inline_svg(
@@ -261,12 +264,38 @@ def _covered(facts: Facts) -> str:
     return text + figure(svg, caption, table)
 
 
+def _effects(facts: Facts) -> str:
+    if not facts.effects:
+        return "<p>Effects by column are told of models by additive or gd with a schema.</p>"
+    if all(effect.size == 0 for effect in facts.effects):
+        return f"<p>{escape(effects.NOTHING)}</p>"
+    outcomes = dict.fromkeys(effect.outcome for effect in facts.effects)
+    text = effects.meaning(words.listed(list(outcomes)), classes=facts.model.classes is not None)
+    unclear = [effect.column for effect in facts.effects if not effect.clear]
+    drawn = [effect for effect in facts.effects if effect.column not in unclear][: effects.SHOWN]
+    named = {True: lambda e: f"{e.column} ({e.role})", False: lambda e: f"{e.column}: {e.outcome}"}
+    figures = "".join(
+        figure(
+            effects.svg(effect, f"effect-{place}"),
+            named[len(outcomes) == 1](effect),
+            data_table(
+                effect.column, effects.HEADINGS[1:], [r[1:] for r in effects.rows([effect])]
+            ),
+        )
+        for place, effect in enumerate(drawn)
+    )
+    lost = ""
+    if unclear:
+        lost = f"<p>Noise could have made all effects of {escape(words.listed(unclear))}.</p>"
+    return f'<p>{escape(text)}</p>{lost}<div class="figures">{figures}</div>'
+
+
 def _scores(facts: Facts) -> str:
     measured = facts.measured
     if measured is None:
         return (
             "<p>No rows were passed. <code>halfmask report MODEL --data FILE</code> adds scores, "
-            "ROC and calibration on rows of yours.</p>"
+            "the ROC curve and calibration on your test data.</p>"
         )
     figures = []
     if measured.roc:
@@ -274,8 +303,10 @@ def _scores(facts: Facts) -> str:
             plots.roc(measured.roc), name="roc-figure", title="Lines: the ROC curve of each class."
         )
         rows = [[n, f"{x:.4f}", f"{y:.4f}"] for n, line in measured.roc.items() for x, y in line]
-        table = data_table("ROC", ["Class", "False positive rate", "True positive rate"], rows)
-        figures.append(figure(svg, "ROC: right alarms against false ones.", table))
+        headings = ["Class", "False positive rate", "True positive rate"]
+        table = data_table("ROC curve", headings, rows)
+        caption = "ROC curve: of the rows of a class, and of all others, the share called so."
+        figures.append(figure(svg, caption, table))
     curves = {
         name: [(part.predicted, part.observed) for part in bins]
         for name, bins in measured.calibration.items()
@@ -289,7 +320,9 @@ def _scores(facts: Facts) -> str:
     ]
     table = data_table("Calibration", ["Class", "Predicted", "Observed", "Rows"], rows)
     figures.append(figure(svg, "Calibration, in ten parts of equally many rows.", table))
-    scores = data_table("Scores", ["Score", "Value"], words.score_rows(facts))
+    scores = data_table("Scores", words.SCORE_HEADINGS, words.score_rows(facts))
+    if not measured.better_than_constant:
+        scores = f'<p class="verdict bad">{escape(NO_BETTER)}</p>{scores}'
     return (
         f'<p class="warning"><strong>{escape(NOT_COVERED)}</strong></p>{scores}'
         f'<div class="figures">{"".join(figures)}</div>'

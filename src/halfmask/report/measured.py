@@ -10,14 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.errors import DataError
+from halfmask.judging import judge
 from halfmask.model import Model
-from halfmask.scoring import scores
+from halfmask.table import Table
 
 NOT_COVERED = "Computed from the labels of the rows that were passed: not covered by the guarantee."
 
+NO_BETTER = (
+    "On these rows the model is no better than a constant. More rows, a larger epsilon or more "
+    "public columns may help."
+)
+_SCORES = ("rows", "accuracy", "log_loss", "auc", "rmse", "r2")
 _BINS = 10
 _MOST_POINTS = 101
-_MOST_CLASSES = 4
 
 Point = tuple[float, float]
 
@@ -36,6 +41,9 @@ class Measured:
     """`scores` as `evaluate` prints them; curves by class, or none for a number to predict."""
 
     scores: Mapping[str, float | None]
+    constant: Mapping[str, float | None]
+    public_alone: Mapping[str, float | None]
+    better_than_constant: bool
     roc: Mapping[str, tuple[Point, ...]]
     calibration: Mapping[str, tuple[CalibrationBin, ...]]
 
@@ -43,6 +51,9 @@ class Measured:
         """The measurement as a JSON object."""
         return {
             **self.scores,
+            "constant": dict(self.constant),
+            "public_columns_alone": dict(self.public_alone),
+            "better_than_constant": self.better_than_constant,
             "covered_by_guarantee": False,
             "roc": {name: [list(point) for point in points] for name, points in self.roc.items()},
             "calibration": {
@@ -63,17 +74,28 @@ def measure(model: Model, frame: Any) -> Measured:
     assert table.label is not None
     if model.task == "regression":
         curve = calibration_bins(model.predict(table).astype(np.float64), table.label)
-        return Measured(scores=scores(model, table), roc={}, calibration={"predicted": curve})
+        return Measured(**_judged(model, table), roc={}, calibration={"predicted": curve})
     probabilities = model.probabilities(table)
     classes = [str(name) for name in model.classes or ()]
-    shown = [1] if len(classes) == 2 else list(range(min(len(classes), _MOST_CLASSES)))
+    shown = [1] if len(classes) == 2 else list(range(len(classes)))
     roc, calibration = {}, {}
     for place in shown:
         truth = (table.label == place).astype(np.float64)
         calibration[classes[place]] = calibration_bins(probabilities[:, place], truth)
         if 0 < truth.mean() < 1:
             roc[classes[place]] = roc_points(probabilities[:, place], truth)
-    return Measured(scores=scores(model, table), roc=roc, calibration=calibration)
+    return Measured(**_judged(model, table), roc=roc, calibration=calibration)
+
+
+def _judged(model: Model, table: Table) -> dict[str, Any]:
+    """Scores, and what they are held against."""
+    found = judge(model, [table])
+    return {
+        "scores": {name: found[name] for name in _SCORES if name in found},
+        "constant": found["constant"],
+        "public_alone": found.get("public_columns_alone", {}),
+        "better_than_constant": found["better_than_constant"],
+    }
 
 
 def calibration_bins(

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from halfmask.effects import Effect
+
 INK = "#1b1c20"
 RULE = "#c4c6cf"
 SERIES = ("#0072b2", "#c14a00", "#007a5a", "#aa4499", "#6b5b00", "#5a5a66")
@@ -245,6 +247,46 @@ def method_bars(rows: Sequence[tuple[str, float]], *, metric: str, ax: Axes | No
         ax.grid(visible=False, axis="y")
         ax.set_xlabel(metric)
     return ax
+
+
+def effect(found: Effect, *, ax: Axes | None = None) -> Axes:
+    """What each level adds to the score, with its bar; hollow where noise could have made it."""
+    rows = found.rows(most=14)
+    wide = found.ordered and len(rows) > 2
+    ax = ax or new_axes(4.6, 2.9 if wide else 1.0 + 0.27 * len(rows))
+    with house_style():
+        places = list(range(len(rows)))
+        values = [row.value for row in rows]
+        errors = [[row.value - row.low for row in rows], [row.high - row.value for row in rows]]
+        centre: dict[str, Any] = {"color": SERIES[5], "linewidth": 1.0, "linestyle": ":"}
+        (ax.axhline if wide else ax.axvline)(0.0, **centre)
+        look: dict[str, Any] = {"ecolor": SERIES[0], "elinewidth": 1.2, "capsize": 2.5}
+        if wide:
+            ax.plot(places, values, color=SERIES[0], linewidth=1.0)
+            ax.errorbar(places, values, yerr=errors, linestyle="", **look)
+        else:
+            ax.errorbar(values, places, xerr=errors, linestyle="", **look)
+        for place, row in zip(places, rows, strict=True):
+            at = (place, row.value) if wide else (row.value, place)
+            fill = "#ffffff" if row.by_noise else SERIES[0]
+            ax.plot(*at, marker="o", markersize=5.5, color=SERIES[0], markerfacecolor=fill)
+        names = [_shortened(row.level) for row in rows]
+        if wide:
+            ax.set_xticks(places, names, rotation=40, ha="right", fontsize=8)
+            ax.set_ylabel("adds to the score")
+            ax.set_xlabel(_shortened(found.column, 48))
+        else:
+            ax.set_yticks(places, names, fontsize=8.5)
+            ax.invert_yaxis()
+            ax.set_xlabel("adds to the score")
+            ax.set_ylabel(_shortened(found.column, 30))
+            ax.margins(y=0.5 / max(len(rows), 1))
+    return ax
+
+
+def _shortened(text: str, most: int = 22) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
 
 def percent(share: float, *, up: bool = False) -> str:

@@ -9,7 +9,7 @@ from halfmask.accounting.budget import printed
 from halfmask.accounting.relations import Relation
 from halfmask.report.facts import Facts
 from halfmask.report.plots import percent
-from halfmask.statement import NOT_PRIVATE, Statement, likelihood
+from halfmask.statement import NOT_PRIVATE, Statement, likelihood, short
 
 _MOST_NAMES = 30
 _WEAK = 0.9
@@ -129,11 +129,11 @@ def _how_far(facts: Facts) -> str:
     even = next((gain for gain in facts.gains if gain.prior == 0.5), None)
     private = f"the private values of one {unit(statement)}"
     changing = (
-        f"Exchanging {private} for others"
+        f"Changing {private}"
         if statement.relation == "replace"
         else f"Using or withholding {private}"
     )
-    text = f"{changing} {likelihood(statement, number)}."
+    text = f"{changing} {likelihood(statement, short)}."
     if even is not None:
         text += (
             " Between two equally likely private values, an attacker guesses right in at most "
@@ -166,18 +166,28 @@ def gain_headings(statement: Statement) -> list[str]:
     ]
 
 
+SCORE_HEADINGS = ["Score", "This model", "Public columns alone", "A constant"]
+
+
 def score_rows(facts: Facts) -> list[list[str]]:
-    """Scores on the user's rows."""
-    assert facts.measured is not None
+    """Scores on the user's rows, under SCORE_HEADINGS; a dash where there is nothing to compare."""
+    measured = facts.measured
+    assert measured is not None
     shown = {"rows": "rows", "log_loss": "log loss", "auc": "AUC", "rmse": "RMSE", "r2": "R²"}
+
+    def cell(value: float | None) -> str:
+        if value is None:
+            return "undefined (one class only)"
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+
+    others = (measured.public_alone, measured.constant)
     return [
         [
             shown.get(name, name),
-            "undefined (one class only)"
-            if value is None
-            else (f"{value:,}" if isinstance(value, int) else f"{value:.4f}"),
+            cell(value),
+            *(cell(other[name]) if name in other else "-" for other in others),
         ]
-        for name, value in facts.measured.scores.items()
+        for name, value in measured.scores.items()
     ]
 
 
@@ -190,7 +200,11 @@ def audit_rows(facts: Facts) -> list[list[str]]:
             f"{audit.lower_bound:.4g}",
             percent(audit.confidence),
             audit.relation,
-            "REFUTED" if audit.refuted else "not refuted",
+            "REFUTED"
+            if audit.refuted
+            else "no leak found, which proves nothing"
+            if audit.lower_bound <= 0
+            else "not refuted, which proves nothing",
         ]
         for audit in facts.audits
     ]

@@ -70,19 +70,24 @@ class Channel(Protocol):
 
 
 class LocalChannel:
-    """All parties in this process."""
+    """All parties in this process; what goes to and fro is counted."""
 
     def __init__(self, parties: Mapping[str, Answering]) -> None:
         if not parties:
             raise InputError("Expected at least one party.")
         self._parties = dict(parties)
+        self.messages, self.bytes = 0, 0
 
     @property
     def parties(self) -> tuple[str, ...]:
         return tuple(self._parties)
 
     def exchange(self, requests: Mapping[str, Message]) -> dict[str, Message]:
-        return {name: self._parties[name].answer(request) for name, request in requests.items()}
+        replies = {name: self._parties[name].answer(request) for name, request in requests.items()}
+        for message in (*requests.values(), *replies.values()):
+            self.messages += 1
+            self.bytes += sum(np.asarray(array).nbytes for array in message.arrays.values())
+        return replies
 
 
 def ask_all(

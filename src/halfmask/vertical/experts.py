@@ -93,11 +93,16 @@ class ExpertParty:
         """What training costs one row, in ratios."""
         return training_costs(self.known, self._ratio, self.config, self._share)
 
-    def scores(self, matrix: Any) -> Vector:
-        """wᵀx of rows of this party's columns: log-odds of the second class."""
+    @property
+    def trained(self) -> Vector:
+        """The coefficients, once there are any."""
         if self.coefficients is None:
             raise InputError(f"Party {self.name!r} has not trained yet.")
-        return np.asarray(matrix @ self.coefficients, dtype=np.float64)
+        return self.coefficients
+
+    def scores(self, matrix: Any) -> Vector:
+        """wᵀx of rows of this party's columns: log-odds of the second class."""
+        return np.asarray(matrix @ self.trained, dtype=np.float64)
 
     def _terms(self, request: Message) -> Message:
         """What training will cost one label: the label holder pays before it sends any."""

@@ -81,6 +81,7 @@ def read_task(
                 nonnegative=not any(c.scaled for c in own.columns),
                 column_names=own.private,
                 public_names=own.public,
+                encoder=encoders[name],
             )
             for name, own in schemas.items()
         ),

@@ -12,7 +12,8 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,15 @@ from flwr.app import Message as Envelope
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from halfmask.errors import BudgetExceededError, HalfmaskError
+from halfmask.errors import BudgetExceededError, HalfmaskError, InputError
 from halfmask.mechanisms.release import Door, system_door
+from halfmask.schema import Schema
 from halfmask.vertical.admm import AdmmConfig, load_state, run_admm, save_state, start_state
-from halfmask.vertical.channel import Channel, Message, PartyError
+from halfmask.vertical.channel import Channel, Message, PartyError, ask_all
 from halfmask.vertical.coordinator import Coordinator
-from halfmask.vertical.experts import train_experts
+from halfmask.vertical.experts import Combination, train_experts
 from halfmask.vertical.label_holder import LabelHolder
+from halfmask.vertical.loss import loss_named
 from halfmask.vertical.network import (
     NetworkParty,
     RunFile,
@@ -36,6 +39,8 @@ from halfmask.vertical.network import (
     read_party_file,
     read_run_file,
 )
+from halfmask.vertical.part import VerticalModel
+from halfmask.vertical.queries import ask_scores
 from halfmask.vertical.store import write_durably
 from halfmask.vertical.stranger import whole, word
 
@@ -43,6 +48,7 @@ _log = logging.getLogger(__name__)
 _VALUE = "value/"
 _POLL_SECONDS = 0.3
 _MOST_ROUNDS = 1_000_000_000
+_LONGEST_STATEMENT = 1_000_000
 
 client_app = ClientApp()
 server_app = ServerApp()
@@ -148,7 +154,7 @@ def _opened(envelope: Envelope, name: str) -> Message:
         ) from error
 
 
-def find_parties(grid: Grid, expected: set[str], timeout: float) -> dict[str, int]:
+def find_parties(grid: Grid, expected: Collection[str], timeout: float) -> dict[str, int]:
     """Ask every connected node for its name until all expected parties are there."""
     deadline = time.monotonic() + timeout
     run = secrets.token_hex(8)
@@ -166,22 +172,33 @@ def find_parties(grid: Grid, expected: set[str], timeout: float) -> dict[str, in
             if name in found:
                 raise PartyError(f"Two parties named {name!r} have joined: stop one of them.")
             found[name] = names[node]
-        if set(found) == expected:
-            return {name: found[name] for name in sorted(found)}
+        if set(found) == set(expected):
+            # In the order of the run file: a fixed rule takes the first party in full.
+            return {name: found[name] for name in expected}
         if time.monotonic() > deadline:
-            lacking = ", ".join(repr(name) for name in sorted(expected - set(found)))
+            lacking = ", ".join(repr(name) for name in sorted(set(expected) - set(found)))
             raise PartyError(f"No answer from {lacking} within {timeout:g} seconds.")
         time.sleep(1.0)
 
 
 @server_app.main()  # type: ignore[untyped-decorator,unused-ignore]
 def coordinate(grid: Grid, context: Context) -> None:
-    """Run what the label holder's file says and write the result, or the error, to its folder."""
+    """Run what the label holder's file says and write the result, or the error, to its folder.
+
+    With a query file the run is one of queries: the scores of its ids are the result.
+    """
     settings = read_run_file(str(context.run_config["run-file"]))
+    query = str(context.run_config.get("query-file", ""))
     settings.out.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
-        nodes = find_parties(grid, set(settings.parties), settings.timeout)
-        result = run_method(FlowerChannel(grid, nodes, settings.timeout), settings)
+        nodes = find_parties(grid, tuple(settings.parties), settings.timeout)
+        channel = FlowerChannel(grid, nodes, settings.timeout)
+        if query:
+            ids = json.loads(Path(query).read_text("utf-8"))
+            asked = ask_scores(channel, VerticalModel.load(settings.out), ids)
+            result: dict[str, Any] = {"scores": asked.tolist()}
+        else:
+            result = run_method(channel, settings)
     except HalfmaskError as error:
         _finish(settings, "error.json", {"error": str(error), "exit_code": error.exit_code})
         raise
@@ -189,7 +206,7 @@ def coordinate(grid: Grid, context: Context) -> None:
         told = f"The run failed ({type(error).__name__}); the SuperLink's log says more."
         _finish(settings, "error.json", {"error": told, "exit_code": 1})
         raise
-    _finish(settings, "result.json", result)
+    _finish(settings, "scores.json" if query else "result.json", result)
 
 
 def run_method(channel: Channel, settings: RunFile, door: Door = system_door) -> dict[str, Any]:
@@ -216,32 +233,79 @@ def run_method(channel: Channel, settings: RunFile, door: Door = system_door) ->
             coordinator,
             prior=holder.terms(coordinator),
             hidden=hidden,
-            aggregate=settings.combine == "aggregate",
+            damping=settings.config.damping,
+            aggregate=settings.config.combine == "aggregate",
         )
+        _keep_model(channel, settings, coordinator.run, trained.combination)
         return {
             **common,
             "rounds": 1,
             "combination": vars(trained.combination),
             "coefficients": {name: w.tolist() for name, w in trained.coefficients.items()},
         }
+    asked: AdmmConfig = settings.config.admm
+    if hidden is not None and not loss_named(asked.loss).linear_in_target:
+        raise InputError(f"Labels can be hidden for logistic and squared loss, not {asked.loss}.")
     path = settings.out / "state.npz"
     state = load_state(path, channel.parties)
-    state = state or start_state(channel.parties, len(labels), settings.rho)
+    state = state or start_state(channel.parties, len(labels), asked.rho)
     # Stored before the first message: a run that dies in its first round resumes under its own id.
     save_state(path, state)
-    for number in range(len(state.history) + 1, settings.rounds + 1):
-        config = AdmmConfig(
-            rho=settings.rho,
-            update=settings.update,  # type: ignore[arg-type]
-            rounds=number,
-        )
-        state = run_admm(channel, targets, config, state=state).state
+    for number in range(len(state.history) + 1, asked.rounds + 1):
+        done = run_admm(channel, targets, replace(asked, rounds=number), state=state)
+        state = done.state
         save_state(path, state)
+        if done.converged:
+            break
+    added = Combination(
+        weights=(1.0,) * len(channel.parties), intercept=0.0, rule="sum of the scores"
+    )
+    _keep_model(channel, settings, state.run, added)
     return {
         **common,
         "rounds": len(state.history),
         "primal_residual": state.history[-1].primal_residual,
     }
+
+
+def _keep_model(
+    channel: Channel, settings: RunFile, run: str, combination: Combination
+) -> VerticalModel:
+    """The label holder's side of the model, with every party's statement as the party tells it."""
+    request = Message(kind="statement", run=run, round=0)
+    told = {
+        name: _told_statement(name, reply.values.get("statement"))
+        for name, reply in ask_all(channel, request).items()
+    }
+    schema = Schema.from_toml(settings.schema)
+    assert schema.label.classes is not None
+    model = VerticalModel(
+        method=settings.method,
+        run=run,
+        weights=dict(zip(channel.parties, combination.weights, strict=True)),
+        intercept=combination.intercept,
+        rule=combination.rule,
+        label=schema.label.name,
+        classes=schema.label.classes,
+        id=settings.id,
+        privacy=told,
+        details={"statements": "as each party tells its own"},
+    )
+    model.save(settings.out)
+    return model
+
+
+def _told_statement(name: str, text: object) -> dict[str, Any]:
+    """A party's own words about its guarantee: kept as they are, if they are a JSON object."""
+    if not isinstance(text, str) or len(text) > _LONGEST_STATEMENT:
+        raise PartyError(f"Party {name!r} did not state its guarantee.")
+    try:
+        told = json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict):
+        raise PartyError(f"Party {name!r} sent something that is not a statement.")
+    return told
 
 
 def _finish(settings: RunFile, name: str, result: Mapping[str, Any]) -> None:

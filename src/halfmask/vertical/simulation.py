@@ -8,6 +8,7 @@ organisations.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ from halfmask.vertical.channel import LocalChannel
 from halfmask.vertical.coordinator import Coordinator
 from halfmask.vertical.experts import (
     DAMPING,
+    Combination,
     ExpertParty,
     LabelTerms,
     class_prior,
@@ -35,7 +37,7 @@ from halfmask.vertical.experts import (
 )
 from halfmask.vertical.fdml import FdmlConfig, FdmlNoise, FdmlParty, run_fdml
 from halfmask.vertical.labels import HiddenLabels, hide_labels
-from halfmask.vertical.loss import loss_named
+from halfmask.vertical.loss import LossName, loss_named
 from halfmask.vertical.newton import ExpertRows, NewtonConfig
 from halfmask.vertical.party import admm_party
 from halfmask.vertical.sensitivity import column_sensitivity
@@ -55,10 +57,16 @@ class Simulation:
     doors: Mapping[str, Releaser]
     costs: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    coefficients: Mapping[str, Vector] = field(default_factory=dict)
+    combination: Combination | None = None
+    run: str = ""
+    traffic: Mapping[str, float] = field(default_factory=dict)
 
 
-def _losses(task: Task, scores: Vector, test_scores: Vector | None) -> dict[str, float]:
-    loss = loss_named("logistic")
+def _losses(
+    task: Task, scores: Vector, test_scores: Vector | None, name: LossName = "logistic"
+) -> dict[str, float]:
+    loss = loss_named(name)
     values = {"train_loss": float(loss.value(scores, 2 * task.labels - 1).mean())}
     if test_scores is not None and task.test_labels is not None:
         values["test_loss"] = float(loss.value(test_scores, 2 * task.test_labels - 1).mean())
@@ -133,14 +141,25 @@ def simulate_admm(
     def watch(number: int) -> dict[str, float]:
         found = list(sides.values())
         scores = np.sum([side.block.scores(side.x) for side in found], axis=0)
-        values = _losses(task, scores, _test_scores(task, [side.x for side in found]))
+        tested = _test_scores(task, [side.x for side in found])
+        values = _losses(task, scores, tested, config.loss)
         fit = float(loss_named(config.loss).value(scores, 2 * task.labels - 1).sum())
         return {**values, "objective": fit + sum(side.penalty() for side in found)}
 
     channel = LocalChannel({name: admm_party(name, side) for name, side in sides.items()})
     result = run_admm(channel, targets, config, watch=watch)
     history = tuple({"round": float(r.number), **r.watched} for r in result.history)
-    return _simulation("admm", task, history, doors, costs)
+    found = {name: side.x for name, side in sides.items()}
+    return _simulation(
+        "admm",
+        task,
+        history,
+        doors,
+        costs,
+        channel=channel,
+        coefficients=found,
+        run=result.state.run,
+    )
 
 
 def simulate_fdml(
@@ -182,7 +201,8 @@ def simulate_fdml(
     def watch(epoch: int) -> dict[str, float]:
         found = list(parties.values())
         scores = np.sum([np.asarray(side.matrix @ side.x) for side in found], axis=0)
-        values = _losses(task, scores, _test_scores(task, [side.x for side in found]))
+        tested = _test_scores(task, [side.x for side in found])
+        values = _losses(task, scores, tested, config.loss)
         fit = values["train_loss"] * len(task.labels)
         ridge = sum(0.5 * strength * float(side.x @ side.x) for side in found)
         return {**values, "objective": fit + ridge}
@@ -193,7 +213,8 @@ def simulate_fdml(
     if doors and budget is not None:
         ratios = [budget.ratio(1.0)] * len(doors)
         costs["person"] = gaussian_epsilon(combined_ratio(ratios), budget.delta)
-    return _simulation("fdml-sgd", task, history, doors, costs)
+    found = {name: side.x for name, side in parties.items()}
+    return _simulation("fdml-sgd", task, history, doors, costs, channel=channel, coefficients=found)
 
 
 def simulate_experts(
@@ -276,7 +297,18 @@ def simulate_experts(
             ratios = [getattr(cost, name) for cost in each]
             total = combined_ratio([*ratios, terms.prior_ratio])
             costs[name] = gaussian_epsilon(total, budget.delta)
-    return _simulation("experts", task, history, doors, costs, notes=(result.combination.rule,))
+    return _simulation(
+        "experts",
+        task,
+        history,
+        doors,
+        costs,
+        channel=channel,
+        notes=(result.combination.rule,),
+        coefficients={side.name: side.trained for side in found},
+        combination=result.combination,
+        run=coordinator.run,
+    )
 
 
 def column_share(row_norm: float, kappa: float, exact_ridge: bool) -> float:
@@ -308,7 +340,12 @@ def _simulation(
     history: tuple[Mapping[str, float], ...],
     doors: Mapping[str, Releaser],
     costs: Mapping[str, float],
+    *,
+    channel: LocalChannel,
+    coefficients: Mapping[str, Vector],
     notes: tuple[str, ...] = (),
+    combination: Combination | None = None,
+    run: str = "",
 ) -> Simulation:
     return Simulation(
         method=method,
@@ -320,4 +357,15 @@ def _simulation(
         doors=doors,
         costs=costs,
         notes=notes,
+        coefficients=coefficients,
+        # ADMM and SGD add the scores as they are.
+        combination=combination
+        or Combination(weights=(1.0,) * len(task.columns), intercept=0.0, rule="sum of the scores"),
+        run=run or secrets.token_hex(8),
+        traffic={
+            "messages": channel.messages,
+            "bytes": channel.bytes,
+            "messages_per_round": channel.messages / len(history),
+            "bytes_per_round": channel.bytes / len(history),
+        },
     )

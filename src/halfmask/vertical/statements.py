@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from halfmask.accounting.relations import Relation
+from halfmask.mechanisms.release import Releaser
 from halfmask.statement import Statement
-from halfmask.vertical.simulation import Simulation
 from halfmask.vertical.task import Columns
+
+if TYPE_CHECKING:
+    from halfmask.vertical.simulation import Simulation
 
 _LABELS_IN_CLEAR = {
     "admm": "The broadcast dual tells every party every label: its sign is the label's.",
@@ -17,10 +20,14 @@ _LABELS_IN_CLEAR = {
 }
 _LEARNS = {
     "admm": "Each party keeps its exact coefficients; they, and scores computed from them, are not "
-    "covered by the guarantee of the shares.",
+    "covered by the guarantee of the shares: answers to queries tell them.",
     "fdml-sgd": "The coordinator learns one noisy score per row and epoch.",
     "experts": "To predict, each party sends the score of the queried row: it is disclosed.",
 }
+_QUERIES = (
+    "The score that a party sends of a queried row tells that row's own columns; of a training row "
+    "too, whatever this statement promises for training."
+)
 NO_GUARANTEE = {
     "none": "exact values leave the party",
     "as-written": "noise lies in the column space of the party's table, which one share reveals",
@@ -40,10 +47,10 @@ def party_statements(
 ) -> dict[str, dict[str, Any]]:
     """One statement per party as JSON; a party without a guarantee gets a null epsilon and why."""
     return {
-        part.name: _statement(
-            part,
-            simulation,
-            [
+        part.name: party_statement(
+            simulation.method,
+            simulation.doors.get(part.name),
+            public=(
                 *part.public_names,
                 *(
                     name
@@ -51,58 +58,62 @@ def party_statements(
                     if other is not part
                     for name in (*other.column_names, *other.public_names)
                 ),
-            ],
+            ),
+            private=part.column_names,
             delta=delta,
             relation=relation,
             label=label,
             label_private=label_private,
             label_hidden=label_hidden,
             noise=noise,
+            notes=(*_costs(simulation.costs, delta), *simulation.notes),
         )
         for part in columns
     }
 
 
-def _statement(
-    part: Columns,
-    simulation: Simulation,
-    others: list[str],
+def party_statement(
+    method: str,
+    door: Releaser | None,
     *,
+    public: Sequence[str],
+    private: Sequence[str],
     delta: float,
     relation: Relation,
     label: str,
     label_private: bool,
     label_hidden: bool,
     noise: str,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    learns = [_LEARNS[simulation.method]]
+    """The statement of one party, whose releases went through `door` (None: unprotected)."""
+    learns = [_LEARNS[method]]
     if not label_hidden:
-        learns.insert(0, _LABELS_IN_CLEAR[simulation.method])
+        learns.insert(0, _LABELS_IN_CLEAR[method])
+    learns.append(_QUERIES)
     learns.append("The ids of the rows are known to all: alignment compares keyed hashes of them.")
-    if part.name not in simulation.doors:
+    if door is None:
         return {
             "epsilon": None,
             "delta": None,
             "relation": relation,
             "guarantee": f"none: {NO_GUARANTEE.get(noise, 'no noise was asked for')}",
-            "private": list(part.column_names),
+            "private": list(private),
             "not_covered": learns,
         }
-    door = simulation.doors[part.name]
     statement = Statement.build(
         events=door.events,
         delta=delta,
         relation=relation,
-        public=others,
-        private=part.column_names,
+        public=public,
+        private=private,
         label=label,
         label_private=label_private,
         released=door.released,
         noise=door.noise,
         notes=[
             "The columns of the other parties count as public: this is the guarantee of one party.",
-            *_costs(simulation.costs, delta),
-            *simulation.notes,
+            *notes,
         ],
         not_covered=learns,
     )

@@ -14,6 +14,7 @@ from halfmask.accounting.relations import Relation
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
+from halfmask.table import Encoder
 from halfmask.vertical.block import Vector
 
 
@@ -22,7 +23,8 @@ class Columns:
     """One party's encoded columns, and what is known of them without looking.
 
     `column_names` are promised to be protected; `public_names` are not, although noise covers them
-    too, because their levels and ranges may have been learnt.
+    too, because their levels and ranges may have been learnt. `encoder` made the columns, where
+    they were read from a file.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Columns:
     nonnegative: bool
     column_names: tuple[str, ...] = ()
     public_names: tuple[str, ...] = ()
+    encoder: Encoder | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

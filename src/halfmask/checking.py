@@ -1,0 +1,345 @@
+"""A schema against a file, before anything is spent: every fault, warnings, and what to expect.
+
+Of private columns it says whether they parse, or the first row at which they do not, and nothing
+else; all other findings follow from the schema, the number of rows, public columns and ids. Even so
+the result depends on private values (whether they parse): it is for whoever holds the data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from halfmask.accounting.relations import Relation
+from halfmask.encoding import MAX_LEARNT_LEVELS, level_codes
+from halfmask.errors import DataError, HalfmaskError, SchemaError, place
+from halfmask.expectation import Expectation, expect
+from halfmask.frames import dates, numbered, numbers, texts
+from halfmask.reading import FileRows, open_rows
+from halfmask.schema import Column, Label, Schema, Unit, schema_parts, suggest
+from halfmask.short_schema import patterns, read_tables
+from halfmask.table import label_codes
+from halfmask.units import unit_codes
+
+HIGH_EPSILON = 10.0
+"""Above this, a guarantee allows odds to change e^10 = 22,000 times: it bounds next to nothing."""
+SMALL_DELTA = 0.1
+"""δ should be at most this part of 1 / rows."""
+_ID_NAME = re.compile(r"(^|[_\W])(id|ids|uuid|guid|key|ssn|mrn|e-?mail|phone)($|[_\W])", re.I)
+_CAMEL_ID = re.compile(r"[a-z](Id|ID)$")
+_ID_SHARE = 0.9
+"""A public column of which this share of values is distinct names rows, more than it tells."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to mend or to think about; `column` is None where it is about the whole."""
+
+    column: str | None
+    message: str
+
+
+@dataclass
+class Checked:
+    """What a check found. `states` says of each declared column that is there how it reads."""
+
+    rows: int | None = None
+    faults: list[Finding] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
+    states: dict[str, str] = field(default_factory=dict)
+    schema: Schema | None = None
+    expectation: Expectation | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As `halfmask check --json` prints it."""
+        columns = [] if self.schema is None else list(self.schema.columns)
+        named = [{"column": c.name, "role": c.role, "kind": c.kind} for c in columns]
+        if self.schema is not None:
+            label = self.schema.label
+            named.append({"column": label.name, "role": label.role, "kind": "label"})
+        return {
+            "rows": self.rows,
+            "faults": [vars(each) for each in self.faults],
+            "warnings": [vars(each) for each in self.warnings],
+            "columns": [{**each, "state": self.states.get(each["column"])} for each in named],
+            "expected": None if self.expectation is None else self.expectation.to_json(),
+            "for_release": False,
+        }
+
+
+def check_file(
+    data: str | Path,
+    schema_file: str | Path,
+    *,
+    epsilon: float = 1.0,
+    delta: float = 1e-6,
+    relation: Relation = "replace",
+) -> Checked:
+    """Check a file against a schema. Nothing is charged and nothing is kept."""
+    found = Checked()
+    try:
+        tables = read_tables(Path(schema_file))
+    except SchemaError as error:
+        found.faults += _findings(str(error))
+        tables = None
+    try:
+        with open_rows(data) as rows:
+            found.rows = rows.num_rows
+            if tables is not None:
+                _check_rows(found, tables, rows, epsilon, delta, relation)
+    except HalfmaskError as error:
+        found.faults += _findings(str(error))
+    return found
+
+
+def _findings(text: str) -> list[Finding]:
+    """One for each line of an error."""
+    return [Finding(place(line)[0], line) for line in text.splitlines() if line]
+
+
+def _check_rows(
+    found: Checked,
+    tables: dict[str, Any],
+    rows: FileRows,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+) -> None:
+    problems: list[str] = []
+    label: Label | None = None
+    columns: tuple[Column, ...] = ()
+    unit: Unit | None = None
+    try:
+        names = rows.column_names if patterns(tables) else None
+        label, columns, unit = schema_parts(tables, names, problems)
+        if label is not None and not problems:
+            found.schema = Schema(label, columns, unit)
+    except SchemaError as error:
+        problems += str(error).splitlines()
+    found.faults += _findings("\n".join(problems))
+    _check_values(found, rows, label, columns, unit)
+    found.warnings += _declared_warnings(columns)
+    found.warnings += _unit_warnings(rows, label, columns, unit)
+    found.warnings += _budget_warnings(rows.num_rows, epsilon, delta)
+    if label is None:
+        return
+    if label.role == "public" and all(column.role == "public" for column in columns):
+        problem = "No column is private: mark a column or the label, or use an ordinary library."
+        found.faults.append(Finding(None, problem))
+    elif columns:
+        found.expectation = expect(
+            label, columns, rows=rows.num_rows, epsilon=epsilon, delta=delta, relation=relation
+        )
+
+
+# --- values
+
+
+def _check_values(
+    found: Checked,
+    rows: FileRows,
+    label: Label | None,
+    columns: Sequence[Column],
+    unit: Unit | None,
+) -> None:
+    parts: list[Column | Label] = [*columns, *([] if label is None else [label])]
+    wanted = [*(part.name for part in parts), *([] if unit is None else [unit.column])]
+    missing = [name for name in wanted if name not in rows.column_names]
+    for name in missing:
+        hint = suggest(name, [each for each in rows.column_names if each not in wanted])
+        message = f"The data has no column {name!r}.{hint} Add it, or remove it from the schema."
+        found.faults.append(Finding(name, message))
+    for part in parts:
+        if part.name in missing:
+            continue
+        problem = _first_problem(rows, part)
+        if problem is None:
+            found.states[part.name] = "parses"
+            if part.role == "public":
+                found.warnings += _public_warnings(rows, part)
+            continue
+        row = place(str(problem))[1]
+        found.states[part.name] = f"does not parse at row {row}"
+        message = str(problem)
+        if part.role == "private":
+            message = (
+                f"Column {part.name!r}, row {row}: does not parse. Expected {_expected(part)}."
+            )
+        found.faults.append(Finding(part.name, message))
+    if unit is not None and unit.column not in missing:
+        try:
+            unit_codes(texts(rows.columns([unit.column]), unit.column), unit.column)
+        except DataError as error:
+            found.faults += _findings(str(error))
+
+
+def _first_problem(rows: FileRows, part: Column | Label) -> DataError | None:
+    """Why a column cannot be read, by the same rules as training, piece by piece."""
+    try:
+        for start, piece in rows.pieces([part.name]):
+            with numbered(start):
+                if isinstance(part, Label):
+                    label_codes(piece, part, skip=part.missing == "skip")
+                elif part.kind == "date":
+                    dates(piece, part.name)
+                elif part.kind == "number":
+                    numbers(piece, part.name)
+                else:
+                    texts(piece, part.name)
+    except DataError as error:
+        return error
+    return None
+
+
+def _expected(part: Column | Label) -> str:
+    """What a private cell should hold, from the schema alone."""
+    missing = "nothing, NA or NaN for a missing one"
+    if isinstance(part, Label):
+        what = "a number" if part.classes is None else "one of the declared classes"
+        if part.missing == "skip":
+            return f"{what}, or {missing}"
+        return f'{what}; a missing label needs missing = "skip" in [label]'
+    if part.kind == "date":
+        return f"an ISO date such as 2024-01-31, or {missing}"
+    return f"a {'number' if part.kind == 'number' else 'single value'}, or {missing}"
+
+
+# --- warnings
+
+
+def _declared_warnings(columns: Sequence[Column]) -> Iterator[Finding]:
+    for column in columns:
+        if column.categories is not None and len(column.categories) == 1:
+            yield Finding(
+                column.name,
+                f"Column {column.name!r} has a single category: every other value is read as "
+                "one more, 'other'. List all that are known.",
+            )
+
+
+def _public_warnings(rows: FileRows, part: Column | Label) -> Iterator[Finding]:
+    """About the values of a public column, which are free to look at."""
+    words = texts(rows.columns([part.name]), part.name).drop_null()
+    counts = pc.value_counts(words)
+    distinct, total = len(counts), len(words)
+    where = f"Column {part.name!r}"
+    levels = part.classes if isinstance(part, Label) else part.categories
+    if levels is not None and total:
+        present = set(level_codes(counts.field("values"), tuple(levels)).tolist())
+        lost = [level for place, level in enumerate(levels) if place not in present]
+        if lost:
+            some = ", ".join(repr(level) for level in lost[:5]) + (", ..." if lost[5:] else "")
+            yield Finding(
+                part.name,
+                f"{where} is public and its "
+                f"{'classes' if isinstance(part, Label) else 'categories'} {some} match no row: "
+                "check their spelling.",
+            )
+    if isinstance(part, Label):
+        return
+    if distinct <= 1:
+        yield Finding(part.name, f"{where} is public and holds one value at most: remove it.")
+    elif _id_like(part, rows, distinct, total):
+        yield Finding(
+            part.name,
+            f"{where} is public and looks like an id: nearly every row has its own value, which "
+            "tells rows apart and helps no model. Remove it, or name it under [unit].",
+        )
+    elif part.kind == "category" and part.categories is None and distinct > MAX_LEARNT_LEVELS:
+        yield Finding(
+            part.name,
+            f"{where} has {distinct:,} values: the {MAX_LEARNT_LEVELS:,} most frequent are kept, "
+            "the rest is read as one, 'other'. Group them beforehand if that loses too much.",
+        )
+    if part.bounds is not None and part.kind == "number" and total:
+        values = numbers(rows.columns([part.name]), part.name)
+        low, high = (float(end) for end in part.bounds)
+        if not ((values >= low) & (values <= high)).any():
+            yield Finding(
+                part.name, f"{where} is public and no value lies within its bounds: check them."
+            )
+
+
+def _id_like(column: Column, rows: FileRows, distinct: int, total: int) -> bool:
+    if total < 20 or distinct < _ID_SHARE * total or column.kind == "date":
+        return False
+    if column.kind == "category":
+        return True
+    values = numbers(rows.columns([column.name]), column.name)
+    values = values[np.isfinite(values)]
+    whole = bool((values == np.round(values)).all())
+    # Measurements are often distinct too: ids are whole numbers that count, or are called so.
+    counting = whole and len(values) > 0 and np.ptp(values) < 3 * len(values)
+    return counting or (whole and named_like_an_id(column.name))
+
+
+def named_like_an_id(name: str) -> bool:
+    """Whether a column's name says that it holds ids."""
+    return _ID_NAME.search(name) is not None or _CAMEL_ID.search(name) is not None
+
+
+def _unit_warnings(
+    rows: FileRows, label: Label | None, columns: Sequence[Column], unit: Unit | None
+) -> Iterator[Finding]:
+    """Persons with several rows: by public ids, or by the name of a column that is not read."""
+    if unit is not None:
+        if unit.column in rows.column_names:
+            yield from _dropped_rows(rows, unit)
+        return
+    declared = {column.name: column for column in columns}
+    for name in rows.column_names:
+        if not named_like_an_id(name) or (label is not None and name == label.name):
+            continue
+        remedy = (
+            f'If a person has several rows, write [unit] with column = "{name}" and max_rows; '
+            "without it the guarantee protects one row."
+        )
+        if name not in declared:
+            yield Finding(name, f"Column {name!r} is not declared and sounds like an id. {remedy}")
+        elif declared[name].role == "public":
+            words = texts(rows.columns([name]), name).drop_null()
+            distinct = len(pc.unique(words))
+            if distinct < len(words):
+                yield Finding(
+                    name,
+                    f"Column {name!r} has {distinct:,} values in {len(words):,} rows. {remedy}",
+                )
+
+
+def _dropped_rows(rows: FileRows, unit: Unit) -> Iterator[Finding]:
+    words = texts(rows.columns([unit.column]), unit.column).drop_null()
+    counts = pc.value_counts(words).field("counts")
+    used = int(pc.sum(pc.min_element_wise(counts, pa.scalar(unit.max_rows, counts.type))).as_py())
+    if used < len(words):
+        yield Finding(
+            unit.column,
+            f"[unit] keeps {used:,} of {len(words):,} rows: {unit.max_rows} of each id at most. "
+            "A larger max_rows keeps more.",
+        )
+
+
+def _budget_warnings(rows: int, epsilon: float, delta: float) -> Iterator[Finding]:
+    if delta * rows > SMALL_DELTA:
+        yield Finding(
+            None,
+            f"delta={delta:g} is not well below 1 / rows ({1 / rows:.1g}): a guarantee that may "
+            f"fail for one row in the table is worth little. Pass --delta {_smaller(rows):g}.",
+        )
+    if epsilon > HIGH_EPSILON:
+        yield Finding(
+            None,
+            f"epsilon={epsilon:g} is above {HIGH_EPSILON:g}: outcomes may become over 22,000 "
+            "times as likely by one row, which is hardly a promise. Use 1, or a few at most.",
+        )
+
+
+def _smaller(rows: int) -> float:
+    """A power of ten that is well below 1 / rows."""
+    return float(10.0 ** (np.floor(np.log10(SMALL_DELTA / rows)) - 1))

@@ -1,0 +1,366 @@
+"""Settings of a method: one frozen configuration per method and recipe, and nothing else.
+
+The same object comes from Python (`method=GdConfig(steps=40)`), from words (`--set steps=40`) and
+from a TOML file (`--config`). A name that a method does not have, or a value of another type, is an
+error that lists what there is. Settings are public: nothing here may hold a private value.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, Protocol, Union, get_args, get_origin, get_type_hints
+
+from halfmask.errors import InputError
+
+RECIPE = "recipe"
+CONFIG = "config"
+
+# Of each method the configuration of every recipe, the default one first.
+_KINDS: dict[str, dict[str, str]] = {
+    "one-shot": {"": "halfmask.methods.one_shot:OneShotConfig"},
+    "gd": {
+        "default": "halfmask.methods.gd:GdConfig",
+        "lecture": "halfmask.methods.gd_lecture:LectureConfig",
+    },
+    "sgd": {"": "halfmask.methods.sgd:SgdConfig"},
+    "dp-sgd": {"": "halfmask.methods.sgd:DpSgdConfig"},
+    "label-span": {"": "halfmask.methods.label_span:LabelSpanConfig"},
+    "mlp": {
+        "default": "halfmask.neural.config:MlpConfig",
+        "algorithm-1": "halfmask.neural.config:Algorithm1Config",
+        "dp-sgd": "halfmask.neural.config:NetworkDpSgdConfig",
+    },
+    "experts": {"": "halfmask.vertical.settings:ExpertsConfig"},
+    "admm": {"": "halfmask.vertical.settings:SharingConfig"},
+    "fdml-sgd": {"": "halfmask.vertical.settings:SgdSharingConfig"},
+}
+
+
+class MethodConfig(Protocol):
+    """A frozen dataclass of public values that names its method."""
+
+    method: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+def split_method(
+    method: str | MethodConfig, options: Mapping[str, Any] | None
+) -> tuple[str, dict[str, Any]]:
+    """The method's name, and its options with the configuration among them, where one was given."""
+    given = dict(options or {})
+    if isinstance(method, str):
+        return method, given
+    if not (is_dataclass(method) and isinstance(getattr(method, "method", None), str)):
+        raise InputError(
+            f"Expected a method by name or its configuration, got {type(method).__name__}."
+        )
+    return method.method, {CONFIG: method, **given}
+
+
+def recipes(method: str) -> tuple[str, ...]:
+    """The recipes of a method, the default one first; a single one has no name."""
+    return tuple(_KINDS.get(method, ()))
+
+
+def kind_of(method: str, recipe: str | None = None) -> type[Any]:
+    """The configuration class of a method (and recipe)."""
+    if method not in _KINDS:
+        raise InputError(f"Method {method!r} has no settings.")
+    known = _KINDS[method]
+    chosen = next(iter(known)) if recipe is None else recipe
+    if chosen not in known:
+        there = ", ".join(known) if len(known) > 1 else "none"
+        raise InputError(f"Method {method!r} has no recipe {chosen!r}: expected {there}.")
+    module, name = known[chosen].split(":")
+    try:
+        kind: type[Any] = getattr(import_module(module), name)
+    except ModuleNotFoundError as missing:
+        if missing.name != "torch":
+            raise
+        raise InputError(f"{method} needs torch: install halfmask[torch].") from None
+    return kind
+
+
+def config_for(method: str, options: Mapping[str, Any]) -> Any:
+    """The configuration that `options` make: `config` itself, a recipe, fields by name.
+
+    None where nothing is asked of a method that has no settings.
+    """
+    given = {name: value for name, value in options.items() if (name, value) != (CONFIG, None)}
+    if method not in _KINDS:
+        if given:
+            raise InputError(
+                f"Method {method!r} has no setting {next(iter(given))!r}: it has none at all."
+            )
+        return None
+    config = given.pop(CONFIG, None)
+    if config is not None:
+        _check_config(method, config)
+        kind = type(config)
+    else:
+        kind = kind_of(method, given.pop(RECIPE, None))
+    hints = _hints(kind)
+    for name, value in given.items():
+        if name not in hints:
+            raise _unknown(method, kind, name)
+        if not fits(value, hints[name]):
+            raise _wrong(method, name, hints[name], value)
+    return kind(**given) if config is None else replace(config, **given)
+
+
+def config_from_words(
+    method: str, words: Sequence[str] = (), file: Mapping[str, Any] | None = None
+) -> Any:
+    """The configuration from `NAME=VALUE` words over the tables of a file; None without either."""
+    if not words and not file:
+        return None
+    told: dict[str, Any] = dict(file or {})
+    texts = _pairs(words)
+    recipe = texts.pop(RECIPE, told.pop(RECIPE, None))
+    kind = kind_of(method, None if recipe is None else str(recipe))
+    for name, text in texts.items():
+        _put(told, name, _value(method, kind, name, text))
+    return _built(method, kind, told)
+
+
+def read_config(path: Path, method: str) -> dict[str, Any]:
+    """The settings of one method in a TOML file: the table of its name, or the whole file."""
+    told = read_configs(path)
+    if isinstance(told.get(method), dict) and set(told) <= set(_KINDS):
+        return dict(told[method])
+    if told and set(told) <= set(_KINDS):
+        return {}
+    return told
+
+
+def read_configs(path: Path) -> dict[str, Any]:
+    """A TOML file of settings as it is."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"Cannot read {str(path)!r}: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{str(path)!r} is not valid TOML: {error}.") from None
+
+
+def configs_for_methods(
+    methods: Sequence[str], words: Sequence[str], file: Path | None
+) -> dict[str, Any]:
+    """Configurations of several methods: words are METHOD.NAME=VALUE, a file has a table each."""
+    told = {} if file is None else read_configs(file)
+    for name in told:
+        if name not in methods or not isinstance(told[name], dict):
+            raise InputError(
+                f"{str(file)!r} has {name!r}: expected one table for each method that is compared, "
+                f"among {', '.join(methods)}."
+            )
+    sorted_words: dict[str, list[str]] = {name: [] for name in methods}
+    for word in words:
+        method, dot, setting = word.partition(".")
+        if not dot or method not in sorted_words:
+            raise InputError(
+                f"--set {word}: expected METHOD.NAME=VALUE, the method among {', '.join(methods)}."
+            )
+        sorted_words[method].append(setting)
+    return {
+        name: config_from_words(name, sorted_words[name], told.get(name))
+        for name in methods
+        if sorted_words[name] or told.get(name)
+    }
+
+
+def config_as_json(config: Any) -> dict[str, Any]:
+    """The settings as plain values, by name; functions by their name."""
+    shown: dict[str, Any] = {}
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if is_dataclass(value) and not isinstance(value, type):
+            shown[each.name] = config_as_json(value)
+        elif value is None or isinstance(value, bool | int | float | str):
+            shown[each.name] = value
+        else:
+            shown[each.name] = getattr(value, "__name__", type(value).__name__)
+    return shown
+
+
+def listed(kind: type[Any]) -> str:
+    """Every setting of a configuration with the values it takes, in words."""
+    hints = _hints(kind)
+    return "; ".join(f"{name} ({_kind_words(hint)})" for name, hint in hints.items())
+
+
+def settings_table(kind: type[Any]) -> list[tuple[str, str, str]]:
+    """(name, values, default) of every setting, nested ones by their dotted names."""
+    hints, rows = _hints(kind), []
+    for each in fields(kind):
+        hint = hints[each.name]
+        if (inner := _nested(hint)) is not None:
+            rows += [(f"{each.name}.{n}", v, d) for n, v, d in settings_table(inner)]
+        else:
+            default = None if each.default is MISSING else each.default
+            rows.append((each.name, _kind_words(hint), _default_words(default)))
+    return rows
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether `value` is of the type that a configuration declares."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, UnionType):
+        return any(fits(value, each) for each in inner)
+    if origin is Literal:
+        return value in inner
+    if origin in (tuple, list, Sequence):
+        return isinstance(value, list | tuple)
+    if origin is Callable:
+        return callable(value)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if getattr(hint, "_is_protocol", False):
+        return value is not None
+    return isinstance(hint, type) and isinstance(value, hint)
+
+
+def _check_config(method: str, config: Any) -> None:
+    known = [kind_of(method, recipe) for recipe in _KINDS[method]]
+    if type(config) not in known:
+        names = " or ".join(kind.__name__ for kind in known)
+        raise InputError(f"Method {method!r} takes {names}, got {type(config).__name__}.")
+
+
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {each.name: hints[each.name] for each in fields(kind)}
+
+
+def _pairs(words: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        name, sign, text = word.partition("=")
+        name = name.strip()
+        if not (name and sign):
+            raise InputError(f"--set {word}: expected NAME=VALUE.")
+        if name in found:
+            raise InputError(f"--set names {name!r} twice: keep one.")
+        found[name] = text.strip()
+    return found
+
+
+def _put(told: dict[str, Any], name: str, value: Any) -> None:
+    """Set a dotted name in nested tables."""
+    first, dot, rest = name.partition(".")
+    if not dot:
+        told[name] = value
+        return
+    inner = told.get(first)
+    told[first] = dict(inner) if isinstance(inner, dict) else {}
+    _put(told[first], rest, value)
+
+
+def _value(method: str, kind: type[Any], name: str, text: str) -> Any:
+    """The value that a text names, for the setting of a (dotted) name."""
+    first, dot, rest = name.partition(".")
+    hints = _hints(kind)
+    if first not in hints:
+        raise _unknown(method, kind, first)
+    inner = _nested(hints[first])
+    if dot and inner is not None:
+        return _value(method, inner, rest, text)
+    if dot or inner is not None:
+        within = f": name one of its settings, {listed(inner)}" if inner else " has no parts"
+        raise InputError(f"Method {method!r}: {first!r}{within}.")
+    found = _parsed(text, hints[first])
+    if found is _NONE:
+        raise _wrong(method, name, hints[first], text)
+    return found
+
+
+_NONE = object()
+
+
+def _parsed(text: str, hint: Any) -> Any:
+    """The value of `hint` that `text` names; `_NONE` where there is none."""
+    if get_origin(hint) in (Union, UnionType):
+        plain = (each for each in get_args(hint) if each is not NoneType)
+        found = next((v for v in (_parsed(text, each) for each in plain) if v is not _NONE), _NONE)
+        if found is _NONE and NoneType in get_args(hint) and text.lower() == "none":
+            return None
+        return found
+    if get_origin(hint) is Literal:
+        return next((each for each in get_args(hint) if str(each) == text), _NONE)
+    if hint is bool:
+        return {"true": True, "false": False}.get(text.lower(), _NONE)
+    if hint in (int, float):
+        return _number(text, hint)
+    return text if hint is str else _NONE
+
+
+def _number(text: str, kind: type[Any]) -> Any:
+    above, stroke, below = text.partition("/")
+    try:
+        if stroke and kind is float:
+            return float(above) / float(below)
+        return kind(text)
+    except (ValueError, ZeroDivisionError):
+        return _NONE
+
+
+def _built(method: str, kind: type[Any], told: Mapping[str, Any], within: str = "") -> Any:
+    """The configuration of nested tables."""
+    hints = _hints(kind)
+    made: dict[str, Any] = {}
+    for name, value in told.items():
+        if name not in hints:
+            raise _unknown(method, kind, within + name)
+        inner = _nested(hints[name])
+        if inner is not None and isinstance(value, Mapping):
+            made[name] = _built(method, inner, value, f"{within}{name}.")
+            continue
+        if not fits(value, hints[name]):
+            raise _wrong(method, within + name, hints[name], value)
+        made[name] = float(value) if hints[name] is float else value
+    return kind(**made)
+
+
+def _nested(hint: Any) -> type[Any] | None:
+    """The configuration within a configuration; other objects come from Python only."""
+    own = isinstance(hint, type) and is_dataclass(hint) and hint.__name__.endswith("Config")
+    return hint if own else None
+
+
+def _unknown(method: str, kind: type[Any], name: str) -> InputError:
+    recipe = getattr(kind, RECIPE, None)
+    which = f"Method {method!r}" + (f" with recipe {recipe!r}" if recipe else "")
+    return InputError(f"{which} has no setting {name!r}. There are: {listed(kind)}.")
+
+
+def _wrong(method: str, name: str, hint: Any, value: Any) -> InputError:
+    shown = repr(value) if isinstance(value, bool | int | float | str) else type(value).__name__
+    return InputError(f"Method {method!r}: {name} expects {_kind_words(hint)}, got {shown}.")
+
+
+def _kind_words(hint: Any) -> str:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        words = dict.fromkeys(_kind_words(each) for each in inner if each is not NoneType)
+        return ", ".join(words) + (" or none" if NoneType in inner else "")
+    if origin is Literal:
+        return ", ".join(str(each) for each in inner)
+    if _nested(hint) is not None:
+        return "its own settings: " + ", ".join(each.name for each in fields(hint))
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}
+    return names.get(hint, "from Python only")
+
+
+def _default_words(value: Any) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else f"{value}"
