@@ -33,6 +33,7 @@ def test_sizes_are_for_this_benchmark_alone() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_two_million_rows_cost_less_than_boosted_trees() -> None:
     found = scale.run()
     times, _ = found["ratios"]

@@ -316,6 +316,7 @@ def test_a_regression_target_is_clamped_to_its_bounds() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_million_rows_encode_in_seconds_and_in_memory() -> None:
     n = 1_000_000
     draw = np.random.default_rng(0)

@@ -261,6 +261,7 @@ def test_taking_rows_keeps_blocks_aligned():
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_an_audit_of_adult_costs_at_most_half_a_training_more():
     table = adult_table(32_561)
 

@@ -304,6 +304,7 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], words: str) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_thirty_thousand_rows_take_seconds() -> None:
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 33, (30_000, 10))

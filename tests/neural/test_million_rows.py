@@ -146,6 +146,7 @@ def _trainer(rows, padding):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_million_rows_fit_in_little_memory_and_steps_stay_fast(tmp_path: Path) -> None:
     path, scratch = tmp_path / "big.parquet", tmp_path / "scratch"
     scratch.mkdir()
