@@ -14,7 +14,7 @@ from scipy.special import expit
 
 from halfmask.errors import InputError
 from halfmask.methods import free_model
-from halfmask.methods.free_model import FreeModel, cross_fitted, fit_free
+from halfmask.methods.free_model import FreeModel, cross_fitted
 
 LEVELS, ORDERED = [9, 5, 4], [True, False, True]
 TASKS = ("classification", "regression")
@@ -40,6 +40,11 @@ def target_of(task: str, classes: np.ndarray, numbers: np.ndarray) -> np.ndarray
 
 def options(task: str, **more: Any) -> dict[str, Any]:
     return {"levels": LEVELS, "ordered": ORDERED, "task": task, **more}
+
+
+def fit_free(codes: np.ndarray, target: np.ndarray, **given: Any) -> FreeModel:
+    """The model of all rows."""
+    return cross_fitted(codes, target, **given)[1]
 
 
 def log_loss(target: np.ndarray, scores: np.ndarray) -> float:

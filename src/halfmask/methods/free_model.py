@@ -138,29 +138,6 @@ _ARRAYS: dict[str, type] = {
 }
 
 
-def fit_free(
-    codes: Codes,
-    target: NDArray[Any],
-    *,
-    levels: Sequence[int],
-    ordered: Sequence[bool],
-    task: Task,
-    weights: Floats | None = None,
-    trees: int | None = None,
-) -> FreeModel:
-    """The model of all rows. Precondition: label and columns public.
-
-    `target` is 0 or 1 for two classes, else numbers. Column j has codes in [0, levels[j]); if
-    `ordered[j]`, they are an ordered number whose last level is "missing or other", else a
-    category. A weight w counts as w equal rows. Without `trees` their number is chosen as in
-    `cross_fitted`, which rows of one group should use instead.
-    """
-    data = _read(codes, target, levels, ordered, task, weights)
-    if trees is None:
-        trees = _choose(data, fold_of_rows(data.columns.rows, 5, None, 0))[0]
-    return _fit(data, _whole_number("trees", trees))
-
-
 def cross_fitted(
     codes: Codes,
     target: NDArray[Any],
@@ -177,7 +154,11 @@ def cross_fitted(
 ) -> tuple[Floats, FreeModel]:
     """Scores of each row by a model that did not see it, and the model fitted on all rows.
 
-    Precondition: label and columns public. Folds are a shuffle of rows, or of `groups` (rows of
+    Precondition: label and columns public. `target` is 0 or 1 for two classes, else numbers. Column
+    j has codes in [0, levels[j]); if `ordered[j]`, they are an ordered number whose last level is
+    "missing or other", else a category. A weight w counts as w equal rows.
+
+    Folds are a shuffle of rows, or of `groups` (rows of
     one group share a fold), that depends on `seed` and the number of rows or groups only. One
     number of trees serves all models: the one with the least loss on held-out rows, unless `trees`
     gives it. Above 200,000 rows there are two folds, and at most 75 trees of twice the rate.
