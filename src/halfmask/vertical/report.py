@@ -45,7 +45,7 @@ def document(model: VerticalModel, form: str) -> str:
 def statement_text(told: Mapping[str, Any]) -> str:
     """A party's statement in words; one without a guarantee says so."""
     if told.get("epsilon") is None and "guarantee" in told:
-        lines = [f"Guarantee: {told['guarantee']}.", "This does not cover:"]
+        lines = [f"What is promised: {told['guarantee']}.", "This does not cover:"]
         return "\n".join([*lines, *(f"- {line}" for line in told.get("not_covered", []))])
     try:
         return Statement.from_json(told).text()
