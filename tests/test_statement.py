@@ -22,7 +22,7 @@ from halfmask.accounting.events import (
 )
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.errors import InputError
-from halfmask.statement import Statement, chance, describe
+from halfmask.statement import Statement, chance, describe, short
 
 
 @dataclass(frozen=True)
@@ -222,3 +222,15 @@ def test_delta_in_words_reads_well() -> None:
     assert chance(1e-6) == "one in a million"
     assert chance(1e-5) == "one in 100,000"
     assert chance(1e-300) == "1e-300"
+
+
+@given(st.floats(min_value=1.0, max_value=1e6))
+def test_factors_are_rounded_up_to_three_digits(factor: float) -> None:
+    said = float(short(factor).replace(",", ""))
+    assert factor * (1 - 1e-8) <= said <= factor * 1.011
+
+
+def test_the_statement_begins_with_its_meaning() -> None:
+    text = " ".join(statement(events=[GaussianEvent(replace=0.225, withhold=0.1)]).text().split())
+    assert text.startswith("Changing one row's private values makes any set of outcomes at most 2.")
+    assert all(len(line) <= 80 for line in statement().text().splitlines())

@@ -288,7 +288,9 @@ class Statement:
 
 def short(factor: float) -> str:
     """A factor as people read it: three digits, rounded up."""
-    places = max(0, 2 - math.floor(math.log10(factor))) if math.isfinite(factor) else 0
+    if not 0 < factor < 1e12:
+        return f"{factor:g}"
+    places = max(0, 2 - math.floor(math.log10(factor)))
     return f"{math.ceil(factor * 10**places - 1e-9) / 10**places:,.{places}f}"
 
 

@@ -67,8 +67,8 @@ def train(
     schema = read_schema(schema_file, data)
     noise = noise_source(unsafe_seed)
     with (
-        reporting("train") as told,
-        _reading(told, data),
+        reporting("train") as tell,
+        _reading(tell, data),
         machines() as ranks,
         training_rows(data, schema, ranks, method=method, epsilon=epsilon, delta=delta) as (
             encoder,
@@ -84,7 +84,7 @@ def train(
             note(f"Method {choice.method}: {choice.reason}.")
             _warn(delta, rows, unsafe_seed)
         started = time.perf_counter()
-        told(0.3, f"{rows:,} rows, method {choice.method}")
+        tell(0.3, f"{rows:,} rows, method {choice.method}")
         with _ledger(out, ledger_file, epsilon, delta, relation, leads) as ledger:
             model = fit(
                 table,
@@ -136,8 +136,8 @@ def _config(method: str, settings: tuple[str, ...], file: Path | None) -> Any:
 
 
 @contextmanager
-def _reading(told: Callable[[float, str], None], data: Path) -> Iterator[None]:
-    told(0.05, f"reading {data.name}")
+def _reading(tell: Callable[[float, str], None], data: Path) -> Iterator[None]:
+    tell(0.05, f"reading {data.name}")
     yield
 
 
