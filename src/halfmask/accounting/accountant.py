@@ -155,7 +155,7 @@ def _epsilon(merged: tuple[Event, ...], delta: float, relation: Relation) -> flo
     if len(merged) > 1 and any(isinstance(event, RandomizedResponseEvent) for event in merged):
         # The loss of answers ends at epsilon, and has no tail in which the others' would drown: on
         # a grid wide enough for both, small others are rounded up to several times their cost.
-        share = delta * (1 - _ROUNDING) / len(merged)
+        share = math.nextafter(delta / len(merged), 0.0)
         found = min(found, math.fsum(_epsilon((event,), share, relation) for event in merged))
     return found
 

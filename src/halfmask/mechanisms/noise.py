@@ -101,7 +101,7 @@ def noise_source(unsafe_seed: int | None = None, *, machine: int = 0) -> NoiseSo
     """The system's noise, or reproducible noise that a statement calls not private."""
     if unsafe_seed is None:
         return SystemNoise()
-    return UnsafeSeededNoise(unsafe_seed + (machine << 32))
+    return UnsafeSeededNoise(unsafe_seed + (machine << 32) if machine else unsafe_seed)
 
 
 def public_generator(unsafe_seed: int | None = None) -> np.random.Generator:
