@@ -211,7 +211,7 @@ def test_a_replay_notices_a_private_column_among_the_public_ones(
     monkeypatch.setattr(
         additive.AdditiveRun,
         "_free_model",
-        lambda self, places, target: real(self, (*places, *self._private), target),
+        lambda self, places, *given: real(self, (*places, *self._private), *given),
     )
     monkeypatch.setattr(
         additive.AdditiveFit,

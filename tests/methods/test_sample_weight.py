@@ -69,7 +69,7 @@ def _shares(roles: str, label: str, unit: bool) -> list[float]:
 def test_weights_that_are_not_scaled_down_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real = additive.row_weights
 
-    def careless(table: Any, relation: Any, mu: float, given: Any = None) -> Any:
+    def careless(table: Any, relation: Any, mu: float, given: Any, shards: Any) -> Any:
         weights, most, _ = real(table, relation, mu)
         return weights * given, most, float((weights * given).sum())
 

@@ -137,7 +137,9 @@ def test_embedded_statement_parses_and_equals_the_models(
 
 def test_all_figures_are_drawn(browser: Chromium) -> None:
     figures = browser.evaluate(FIGURES)
-    assert len(figures) == 8, [figure["label"] for figure in figures]
+    # How many columns have effects that noise cannot have made is up to the noise.
+    effects = [figure for figure in figures if "add to the score" in figure["label"]]
+    assert len(figures) - len(effects) == 8, [figure["label"] for figure in figures]
     for figure in figures:
         assert figure["width"] > 200, figure
         assert figure["height"] > 100, figure

@@ -313,7 +313,10 @@ def test_any_numbers_give_a_finite_share_or_the_same_refusal_for_all_tables(
     assert ("answered", False) not in seen
 
 
-READERS = {"numbers", "number", "whole", "word", "hashes", "share", "share_target", "batch_of"}
+READERS = {
+    *("numbers", "number", "whole", "word", "hashes", "share", "share_target", "batch_of"),
+    "_told_statement",
+}
 
 
 def test_what_a_message_holds_is_read_through_the_checks_only():

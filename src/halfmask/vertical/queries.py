@@ -190,13 +190,15 @@ def ask_scores(channel: Channel, model: VerticalModel, ids: Sequence[Any]) -> Ve
     replies = ask_all(channel, request, shapes={"known": (len(ids),)})
     scores: dict[str, Vector] = {}
     for name, reply in replies.items():
-        unknown = np.flatnonzero(reply.arrays["known"] != 1.0)
-        if len(unknown):
-            raise PartyError(
-                f"Party {name!r} has no row that it answers for {len(unknown)} of the ids, the "
-                f"first in row {unknown[0] + 1} of the id file: take them out, or ask the party."
-            )
         try:
+            known = numbers(reply.arrays.get("known"), (len(ids),), "known")
+            unknown = np.flatnonzero(known != 1.0)
+            if len(unknown):
+                raise PartyError(
+                    f"Party {name!r} has no row that it answers for {len(unknown)} of the ids, the "
+                    f"first in row {unknown[0] + 1} of the id file: take them out, or ask the "
+                    "party."
+                )
             scores[name] = numbers(reply.arrays.get("scores"), (len(ids),), "scores")
         except RefusedError as error:
             raise PartyError(f"Party {name!r} did not send scores: {error}") from None
