@@ -107,7 +107,11 @@ class Told:
         self.paddings = tuple(recorder.paddings)
 
 
-@pytest.mark.parametrize("roles", ROLES)
+@pytest.mark.parametrize(
+    "roles",
+    # Each of several trainings with a public label fits a free model.
+    [pytest.param(role, marks=[pytest.mark.slow] * (role == "features")) for role in ROLES],
+)
 @pytest.mark.parametrize("number", [False, True])
 @pytest.mark.parametrize(("unit", "form"), [(False, ()), (True, ("--json",))])
 def test_all_that_train_stores_and_prints_is_the_same_to_the_byte(

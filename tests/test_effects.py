@@ -41,11 +41,11 @@ def fitted(schema: Schema, method: str = "auto", rows: pa.Table = ROWS) -> Halfm
 @pytest.mark.parametrize(
     ("private", "method"),
     [
-        ("all", "additive"),
-        ("half", "additive"),
-        ("none", "additive"),
+        pytest.param("all", "additive", marks=pytest.mark.slow),
+        pytest.param("half", "additive", marks=pytest.mark.slow),
+        pytest.param("none", "additive", marks=pytest.mark.slow),
         ("all", "gd"),
-        ("half", "gd"),
+        pytest.param("half", "gd", marks=pytest.mark.slow),
     ],
 )
 def test_bars_hold_what_other_noise_gives_on_average(private: str, method: str) -> None:

@@ -245,6 +245,7 @@ REGISTRY = [
 ]
 
 
+@pytest.mark.slow
 def test_200_columns_with_a_dictionary_dates_and_missing_labels(user: User) -> None:
     assert len(REGISTRY) == 200
     write(user.folder / "registry.csv", REGISTRY, registry_rows(1500, 1))

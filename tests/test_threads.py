@@ -67,10 +67,10 @@ def trained(folder: Path, name: str, method: str, threads: int) -> dict[str, byt
     ("method", "label_role", "number", "bins"),
     [
         ("additive", "private", False, None),
-        ("additive", "public", True, None),
+        pytest.param("additive", "public", True, None, marks=pytest.mark.slow),
         ("gd", "private", False, None),
-        ("one-shot", "private", False, 32),
-        ("one-shot", "public", True, 0),
+        pytest.param("one-shot", "private", False, 32, marks=pytest.mark.slow),
+        pytest.param("one-shot", "public", True, 0, marks=pytest.mark.slow),
     ],
 )
 def test_a_model_is_the_same_to_the_byte_on_one_and_on_two_threads(

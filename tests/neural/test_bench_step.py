@@ -8,6 +8,7 @@ import torch
 from halfmask.bench import step, step_contenders
 
 
+@pytest.mark.slow
 def test_the_report_has_every_pair_and_restores_the_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -102,6 +102,7 @@ def finished(folder: Path) -> None:
     assert not (folder / "model" / "checkpoint.npz").exists()
 
 
+@pytest.mark.slow
 def test_a_training_that_was_not_interrupted_charges_its_steps_once(folder: Path) -> None:
     done = run(folder)
     assert done.exit_code == 0, done.output

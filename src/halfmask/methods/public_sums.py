@@ -280,7 +280,9 @@ class _Solver:
         self._members = np.array(widths, dtype=np.float64)
         self._size = np.concatenate([np.ones(0), *(f.size for f in features)])
         self._several = len(known) > 1
-        self._gram = prepared.gram(prepared.weights)
+        self._gram = np.zeros((0, 0))
+        if self._several or number:
+            self._gram = prepared.gram(prepared.weights)
         self._weighed: Floats = np.zeros((0, 0))
         self.covariance: Floats = np.zeros((0, 0))
         """What the noise of the sums leaves in the coefficients of the first row."""
