@@ -297,6 +297,7 @@ class _View:
         facts = model.details.get("levels") if self.additive else None
         columns = self.encoder.schema.columns
         self.facts: list[dict[str, Any]] = facts if facts is not None else [{} for _ in columns]
+        self._grids = self.encoder.grids
         self.codings: list[Coding | Grid] = [self._coding(column.name) for column in columns]
         self.shares = [self._share(place) for place in range(len(columns))]
 
@@ -327,8 +328,8 @@ class _View:
 
     def _coding(self, name: str) -> Coding | Grid:
         if self.additive:
-            assert self.encoder.grids is not None
-            return self.encoder.grids[name]
+            assert self._grids is not None
+            return self._grids[name]
         return self.encoder.cells(name).coding
 
     def _share(self, place: int) -> Floats | None:

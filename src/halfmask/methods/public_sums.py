@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dpotri
 from scipy.special import expit, softmax
 
 from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all, total_of
@@ -37,7 +39,8 @@ _LONG = 0.3
 _TURNED = 1000
 # Rounds of the solver for two classes, for more of them, and the part of a step that these take.
 _ROUNDS, _CLASS_ROUNDS, _CLASS_STEP = 6, 15, 0.6
-# Turns at the prior scales in a first and second round, and with many features.
+# Turns at the prior scales in a first and second round, and beyond so many features.
+_WIDE = 300
 _AGAIN: tuple[int, int] = (30, 6)
 _AGAIN_WIDE: tuple[int, int] = (8, 2)
 # Effects fall off with a direction's size to one of these powers.
@@ -79,10 +82,10 @@ def fit_public_sums(
     noise = prepared.noise(stage.noise(moves))
     solver = _Solver(prepared, known[None], noise, number)
     solved = solver.solve(np.array([start]))[0]
-    uncertain, end = [], 0
+    covariance, uncertain, end = solver.covariance(), [], 0
     for f in prepared.features:
         own = slice(end, end := end + f.vectors.shape[1])
-        uncertain.append(noise_by_level(f, solver.covariance[own, own]))
+        uncertain.append(noise_by_level(f, covariance[own, own]))
     return prepared.by_level(solved), float(solved[-1]), uncertain
 
 
@@ -284,14 +287,13 @@ class _Solver:
         if self._several or number:
             self._gram = prepared.gram(prepared.weights)
         self._weighed: Floats = np.zeros((0, 0))
-        self.covariance: Floats = np.zeros((0, 0))
-        """What the noise of the sums leaves in the coefficients of the first row."""
+        self._precision: Floats = np.zeros((0, 0))
 
     def solve(self, start: Floats) -> Floats:
         """The coefficients, the constant last."""
         theta: Floats = np.zeros_like(self._known)
         theta[:, -1] = start
-        turns = _AGAIN if theta.shape[1] <= _TURNED else _AGAIN_WIDE
+        turns = _AGAIN if theta.shape[1] <= _WIDE else _AGAIN_WIDE
         scales = np.full(len(self._members), 1.0 / max(len(self._members), 1))
         power = _SMOOTHER[0]
         rounds = _CLASS_ROUNDS if self._several else _ROUNDS
@@ -309,8 +311,8 @@ class _Solver:
                 for _ in range(turns[1]):
                     scales = self._again(systems, scales, power)
             prior = np.diag(self._prior(scales, power))
-            self.covariance = self._left(systems[0][0] + prior)
             step = np.stack([np.linalg.solve(p + prior, right) for p, right in systems]) - theta
+            self._precision = systems[0][0] + prior
             if self._number:
                 return theta + step
             moved = max(
@@ -351,8 +353,9 @@ class _Solver:
             self._weighed = weighed if len(found) == 1 else self._weighed
         return found
 
-    def _left(self, precision: Floats) -> Floats:
-        passed = np.linalg.solve(precision, self._weighed.T)
+    def covariance(self) -> Floats:
+        """What the noise of the sums leaves in the coefficients of the first row."""
+        passed = np.linalg.solve(self._precision, self._weighed.T)
         found: Floats = passed @ self._noise @ passed.T
         return found
 
@@ -367,11 +370,11 @@ class _Solver:
         prior, columns = self._prior(scales, power), len(self._members)
         squares, known = np.zeros(columns), np.zeros(columns)
         for precision, right in systems:
-            covariance = np.linalg.inv(precision + np.diag(prior))
-            mean = covariance @ right
+            factor = cho_factor(precision + np.diag(prior), lower=True)
+            mean = cho_solve(factor, right)
             falls = 1 / (scales[self._column] * prior[:-1])
             squares += np.bincount(self._column, mean[:-1] ** 2 / falls, minlength=columns)
-            told = 1 - np.diag(covariance)[:-1] * prior[:-1]
+            told = 1 - np.diag(dpotri(factor[0], lower=1)[0])[:-1] * prior[:-1]
             known += np.bincount(self._column, told, minlength=columns)
         many = len(systems) * self._members
         known = np.maximum(known, 1e-6 * many + 1e-12)
