@@ -52,9 +52,10 @@ class NetworkContributions:
 
     def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
         """Σ of the contributions, each scaled down to norm at most `clip_norm`, in one pass."""
-        rows = rows[self._has_label(rows)]
-        chosen = torch.from_numpy(rows)
-        pair = None if self._padded is None else self._padded(rows).to(self._device)
+        kept = self._has_label(rows)
+        # Padding is drawn for all rows: what later rows get must not follow from who has a label.
+        pair = None if self._padded is None else self._padded(rows)[kept].to(self._device)
+        chosen = torch.from_numpy(rows[kept])
         found = self._gradients.clipped_sum(
             self._take(chosen), self._classes(chosen), clip_norm, padded=pair
         )
