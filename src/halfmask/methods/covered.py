@@ -12,7 +12,7 @@ not in it; under a guarantee that is little.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,27 +56,16 @@ def covered_classes(
     edges = np.linspace(low, high, _PARTS + 1)
     middles = (edges[1:] + edges[:-1]) / 2
     codes = np.searchsorted(edges[1:-1], held) + _PARTS * (target > 0.5)
-    counts = np.bincount(codes, weights, minlength=2 * _PARTS).astype(np.float64)
-    # Replaced, a row moves the loss by `longest` and the histogram by √2; withheld, the last by 1.
-    by_loss = math.sqrt(_LOSS_PART) / longest
-    by_count = math.sqrt((1 - _LOSS_PART) / 2)
-    value = np.concatenate([[by_loss * (weights @ losses)], by_count * counts])
-    moves = (1.0, math.sqrt(_LOSS_PART + (1 - _LOSS_PART) / 2))
-    noisy, noise = stage.release(value, moves), stage.noise(moves)
-    histogram, of_count = noisy[1:].reshape(2, _PARTS) / by_count, noise / by_count
-    total = rows if rows is not None else max(float(histogram.sum()), 1.0)
-    loss = min(max(float(noisy[0]) / by_loss / total, 0.0), longest)
+    found = _released(losses, codes, weights, stage, longest, rows)
+    histogram, of_count, total, loss = found.histogram, found.noise, found.rows, found.loss
     each = np.stack([np.logaddexp(0, middles), np.logaddexp(0, -middles)])
     shown = np.maximum(histogram, 0.0)
     spread_of_loss = float((shown * (each - loss) ** 2).sum()) / max(float(shown.sum()), 1.0)
-    by_noise = noise / by_loss / total
-    if rows is None:
-        by_noise = math.hypot(by_noise, loss * of_count * math.sqrt(2 * _PARTS) / total)
     auc, auc_bar = _auc(histogram, of_count, most)
     return {
         "rows": total,
         "log_loss": loss,
-        "log_loss_bar": _bar(by_noise, most * spread_of_loss / total),
+        "log_loss_bar": _bar(found.loss_noise, most * spread_of_loss / total),
         "auc": auc,
         "auc_bar": auc_bar,
         "reliability": _reliability(histogram, of_count, expit(middles), most),
@@ -112,6 +101,45 @@ def covered_many(
     sure = np.exp(chances[best, every])
     right = likeliest[best] == target
     codes = np.minimum((sure * _PARTS).astype(np.intp), _PARTS - 1) + _PARTS * right
+    found = _released(losses, codes, weights, stage, longest, rows)
+    histogram, of_count, total, loss = found.histogram, found.noise, found.rows, found.loss
+    # A number in [0, longest] of mean m varies by at most m·(longest − m).
+    by_rows = most * loss * (longest - loss) / total
+    accuracy = min(max(float(histogram[1].sum()) / total, 0.0), 1.0)
+    of_accuracy = of_count * math.sqrt(_PARTS * (2 if rows is None else 1)) / total
+    middles = (np.arange(_PARTS) + 0.5) / _PARTS
+    return {
+        "rows": total,
+        "log_loss": loss,
+        "log_loss_bar": _bar(found.loss_noise, by_rows),
+        "accuracy": accuracy,
+        "accuracy_bar": _bar(of_accuracy, most * accuracy * (1 - accuracy) / total),
+        "reliability": _reliability(histogram, of_count, middles, most),
+    }
+
+
+class _Released(NamedTuple):
+    """What one release tells of the loss and of two histograms, one above the other."""
+
+    histogram: Floats
+    noise: float
+    rows: float
+    loss: float
+    loss_noise: float
+
+
+def _released(
+    losses: Floats,
+    codes: NDArray[np.intp],
+    weights: Floats,
+    stage: Stage,
+    longest: float,
+    rows: float | None,
+) -> _Released:
+    """Losses in [0, longest] and a cell for each row, in one release.
+
+    Replaced, a row moves the loss by `longest` and the histogram by √2; withheld, the last by 1.
+    """
     counts = np.bincount(codes, weights, minlength=2 * _PARTS).astype(np.float64)
     by_loss = math.sqrt(_LOSS_PART) / longest
     by_count = math.sqrt((1 - _LOSS_PART) / 2)
@@ -121,22 +149,10 @@ def covered_many(
     histogram, of_count = noisy[1:].reshape(2, _PARTS) / by_count, noise / by_count
     total = rows if rows is not None else max(float(histogram.sum()), 1.0)
     loss = min(max(float(noisy[0]) / by_loss / total, 0.0), longest)
-    # A number in [0, longest] of mean m varies by at most m·(longest − m).
-    by_rows = most * loss * (longest - loss) / total
     by_noise = noise / by_loss / total
     if rows is None:
         by_noise = math.hypot(by_noise, loss * of_count * math.sqrt(2 * _PARTS) / total)
-    accuracy = min(max(float(histogram[1].sum()) / total, 0.0), 1.0)
-    of_accuracy = of_count * math.sqrt(_PARTS * (2 if rows is None else 1)) / total
-    middles = (np.arange(_PARTS) + 0.5) / _PARTS
-    return {
-        "rows": total,
-        "log_loss": loss,
-        "log_loss_bar": _bar(by_noise, by_rows),
-        "accuracy": accuracy,
-        "accuracy_bar": _bar(of_accuracy, most * accuracy * (1 - accuracy) / total),
-        "reliability": _reliability(histogram, of_count, middles, most),
-    }
+    return _Released(histogram, of_count, total, loss, by_noise)
 
 
 def _bar(noise: float, by_rows: float) -> float:
