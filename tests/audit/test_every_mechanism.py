@@ -137,7 +137,13 @@ def test_every_stage_of_the_additive_plan_has_a_game() -> None:
 
 
 # Two rows cannot move every release of an adaptive method by its bound: what is reached instead.
-LEAST = {"experts": 0.9, "additive": 0.9, "additive-comparison": 0.89, "additive-covered": 0.9}
+LEAST = {
+    "experts": 0.9,
+    "additive": 0.9,
+    "additive-pair_descent": 0.9,
+    "additive-comparison": 0.89,
+    "additive-covered": 0.9,
+}
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
