@@ -136,14 +136,14 @@ def test_pairs_are_planned_only_where_noise_lets_them_be_heard(
     count = pair_count(private, public, label_private=label_private)
     hidden = [True] * private + [False] * public
     assert count == len(candidates(hidden, label_private=label_private))
-    heard = count and count <= 2000 and mu * rows >= 3000 * math.sqrt(count)
+    heard = count and count <= 2000 and mu * rows >= 6000 * math.sqrt(count)
     assert (plan.pairs > 0) == (plan.pair_descent > 0) == bool(heard and plan.steps)
     several = AdditivePlan.of(**facts, several=True)
     assert several.pairs == several.pair_descent == 0
     if not heard:
         assert plan == several
     elif plan.steps and private:
-        assert plan.descent >= 0.7 * several.descent
+        assert plan.descent >= 0.79 * several.descent
 
 
 def _people(rows: int, seed: int, *, number: bool = False, product: float = 1.5) -> pd.DataFrame:
@@ -211,7 +211,7 @@ def test_a_product_is_learnt_for_numbers() -> None:
 def test_a_table_without_interactions_loses_nearly_nothing() -> None:
     train, test = _people(20_000, 1, product=0.0), _people(20_000, 2, product=0.0)
     found = []
-    for least in (3000.0, math.inf):
+    for least in (6000.0, math.inf):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(additive, "_PAIRS_FROM", least)
             found.append(_auc(HalfmaskClassifier(_schema(), **ASKED).fit(train), test))

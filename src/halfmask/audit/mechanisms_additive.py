@@ -52,7 +52,7 @@ class _Kind:
         """Rows times mu: so many that each stage has its smallest share, which is a constant then,
         and that there are pairs where the game is about them.
         """
-        return 4000.0 if self.pairs else _STRENGTH
+        return 7000.0 if self.pairs else _STRENGTH
 
 
 # By field of AdditivePlan.

@@ -62,8 +62,8 @@ _STEEPEST = 1.5
 _SHIFT = 0.15
 # Pairs are looked for where μ·rows over the root of their number is at least this, and they are no
 # more than so many; then finding them and learning them get these parts of what remains.
-_PAIRS_FROM, _MOST_PAIRS = 3000.0, 2000
-_FINDING, _PAIRS = 0.08, 0.2
+_PAIRS_FROM, _MOST_PAIRS = 6000.0, 2000
+_FINDING, _PAIRS = 0.06, 0.14
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,11 +27,11 @@ Pair = tuple[int, int]
 
 # Groups of a column, directions of its vectors, and the smallest variance of one in parts of the
 # largest: what hardly a row has would take length from all others.
-_GROUPS, _DIRECTIONS, _SMALLEST = 8, 3, 0.02
+_GROUPS, _DIRECTIONS, _SMALLEST = 8, 5, 0.02
 # Vectors longer than so many times their typical length are cut to it.
-_LONG = 1.6
+_LONG = 1.0
 # How much likelier a pair's gradient must be than noise (natural log), and how many pairs are kept.
-_CLEAR, _MOST = 4.0, 12
+_CLEAR, _MOST = -2.0, 12
 STEPS = 20
 # Counts of the chosen pairs and their worth are released beside the steps.
 RELEASES = STEPS + 2
