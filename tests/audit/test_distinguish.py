@@ -39,13 +39,20 @@ def coin_game(chance: float, mu: float = 1.0) -> ScoreGame:
     )
 
 
+PAIRS = ("additive-pairs", "additive-pair_descent")
+# Fits of half a second for each of its runs; replays of it are fast tests.
+LONG = "additive-pair_descent"
+
+
 @pytest.mark.parametrize("relation", ["replace", "withhold"])
-@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == LONG)) for n in MECHANISMS]
+)
 def test_no_mechanism_of_the_package_is_refuted(name, relation):
     game = MECHANISMS[name](Budget(epsilon=4.0, delta=DELTA, relation=relation))
     assert game.relation == game.accounted == relation
     assert 3.9 < game.claimed <= 4.0 * (1 + 1e-6)
-    runs = {"additive": 100, "additive-descent": 100, "additive-pair_descent": 50}.get(name, 200)
+    runs = 100 if name in ("additive", "additive-descent", *PAIRS) else 200
     assert not distinguish(game, confidence=0.999, runs=runs, workers=1).refuted
 
 
