@@ -294,8 +294,6 @@ def fit_additive(
         raise InputError("Nothing is private: any ordinary method serves better.")
     if releaser.shards.count > 1 and sample_weight is not None:
         raise InputError("Method 'additive' takes no sample_weight on several machines.")
-    if releaser.shards.count > 1 and table.classes is not None and len(table.classes) > 2:
-        raise InputError("For three classes and more, 'additive' needs all rows on one machine.")
     if public_model is not None:
         _check_public_model(table, public_model)
     budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)

@@ -97,6 +97,7 @@ def fit_public_class_sums(
     weights: Floats,
     stage: Stage,
     start: Floats,
+    shards: Shards = ALONE,
 ) -> tuple[list[Floats], Floats]:
     """`fit_public_sums` for classes: weights of levels x classes, and a start for each class.
 
@@ -108,7 +109,7 @@ def fit_public_class_sums(
     longest_label = float(np.sqrt(centre @ centre + 1 - 2 * centre.min()))
     bend = float(np.mean(centre * (1 - centre)))
     noise = stage.noise((math.sqrt(2), longest_label))
-    prepared = _Prepared.of(columns, weights, bend, noise, ALONE)
+    prepared = _Prepared.of(columns, weights, bend, noise, shards)
     moves = (prepared.longest * math.sqrt(2), prepared.longest * longest_label)
     values = [labelled * ((target == k) - share) for k, share in enumerate(centre)]
     exact = np.stack([prepared.turned(prepared.summed(value)) for value in values])
@@ -331,7 +332,8 @@ class _Solver:
         gram = self._gram
         if self._several:
             chances = softmax(np.stack([prepared.scores(each) for each in theta]), axis=0)
-            bends = (chances * (1 - chances)) @ weights / float(weights.sum())
+            bends = prepared.shards.sum((chances * (1 - chances)) @ weights)
+            bends = bends / total_of(weights, prepared.shards)
             rest = [
                 k - prepared.summed_by_all(p) for k, p in zip(self._known, chances, strict=True)
             ]
