@@ -130,7 +130,7 @@ def test_replaying_hands_out_what_was_recorded():
 
     def fit(door):
         releaser = door(game._ledger(), noise_source())
-        fit_gd(game.second, releaser, epsilon=4.0, delta=DELTA, config=config)
+        fit_gd(game.second, releaser, config)
 
     told = recorded(fit)
     seen = told.releases

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
@@ -57,9 +58,7 @@ def table(*, related: bool, seed: int = 0) -> Table:
 def fitted(data: Table, epsilon: float, relation: str = "replace") -> Model:
     return train(
         data,
-        epsilon=epsilon,
-        delta=1e-5,
-        relation=relation,
+        Budget(epsilon=epsilon, delta=1e-5, relation=relation),
         method="mlp",
         noise=noise_source(1),
         options={"pretrain": FAST},

@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from halfmask.accounting.budget import check_delta
 from halfmask.accounting.events import (
     Event,
     GaussianEvent,
     PoissonGaussianEvent,
     RandomizedResponseEvent,
 )
-from halfmask.accounting.gaussian import check_delta, gaussian_delta, gaussian_epsilon
+from halfmask.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from halfmask.accounting.relations import Relation, check_relation
 from halfmask.errors import AccountingError
 

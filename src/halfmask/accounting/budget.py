@@ -19,6 +19,18 @@ DIGITS = 5
 HAIR = 1e-9
 
 
+def check_epsilon(epsilon: float) -> None:
+    """Refuse anything but a finite epsilon > 0."""
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise AccountingError(f"Expected a finite epsilon > 0, got {epsilon}.")
+
+
+def check_delta(delta: float) -> None:
+    """Refuse anything but a delta strictly between 0 and 1."""
+    if not 0 < delta < 1:
+        raise AccountingError(f"Expected delta strictly between 0 and 1, got {delta}.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """(epsilon, delta) under a relation. Guarantee: docs/proofs/gaussian.md."""
@@ -28,8 +40,6 @@ class Budget:
     relation: Relation = "replace"
 
     def __post_init__(self) -> None:
-        from halfmask.accounting.gaussian import check_delta, check_epsilon
-
         check_epsilon(self.epsilon)
         check_delta(self.delta)
         check_relation(self.relation)
@@ -37,7 +47,7 @@ class Budget:
     @property
     def mu(self) -> float:
         """Sensitivity / noise of Gaussian releases that together stay within the budget."""
-        from halfmask.accounting.gaussian import gaussian_mu
+        from halfmask.accounting.gaussian import gaussian_mu  # loads scipy
 
         return gaussian_mu(self.epsilon, self.delta) * (1 - HAIR)
 

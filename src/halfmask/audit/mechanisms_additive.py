@@ -65,7 +65,7 @@ def additive(claim: Budget) -> Game:
         "additive",
         claim,
         (first, second),
-        fit_of(fit_additive, claim),
+        fit_of(fit_additive),
         runs=enough_runs(claim.epsilon, least=6_000, most=12_000),
     )
 
@@ -100,7 +100,7 @@ def _stage(name: str, claim: Budget) -> Game:
                 f"additive-{name}",
                 whole,
                 (first, second),
-                fit_of(fit_additive, whole),
+                fit_of(fit_additive),
                 runs=runs,
                 stage=stage.what,
             )

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from halfmask.accounting.budget import Budget
 from halfmask.experiments.results import Progress, result_row, silent
 from halfmask.forked import side_by_side
 from halfmask.mechanisms.noise import noise_source
@@ -95,9 +96,7 @@ def accuracy(
     """Share of rows classified rightly under seeded noise, and the method that was chosen."""
     model = train(
         fit,
-        epsilon=epsilon,
-        delta=DELTA,
-        relation="replace",
+        Budget(epsilon=epsilon, delta=DELTA),
         method=method,
         noise=noise_source(seed),
         options=options,

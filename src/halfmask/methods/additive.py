@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, logit
 
-from halfmask.accounting.budget import Budget
 from halfmask.accounting.relations import Relation
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
@@ -52,6 +51,18 @@ _NORMAL = 0.2
 _STEEPEST = 1.5
 # By how much a released base rate, or a free model, may typically be off.
 _SHIFT = 0.15
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdditiveConfig:
+    """What a caller may hand to `additive`; all of it counts as public.
+
+    `public_model` takes the place of the free model (see `public_model.cross_fitted_public`).
+    `sample_weight` are weights of the rows, not negative, of which the largest counts as 1.
+    """
+
+    public_model: Any = None
+    sample_weight: Floats | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,17 +256,11 @@ def _counted(codes: NDArray[np.integer[Any]], weights: Floats, levels: int) -> F
 def fit_additive(
     table: Table,
     releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    public_model: Any = None,
-    sample_weight: Floats | None = None,
+    config: AdditiveConfig | None = None,
 ) -> AdditiveFit | ClassesFit:
-    """Fit under (epsilon, delta). Guarantee: docs/proofs/additive.md.
-
-    `public_model` takes the place of the free model (see `public_model.cross_fitted_public`).
-    `sample_weight` are public weights of the rows, not negative, of which the largest counts as 1.
-    """
+    """Fit within the releaser's budget. Guarantee: docs/proofs/additive.md."""
+    config = config or AdditiveConfig()
+    public_model, sample_weight = config.public_model, config.sample_weight
     if not table.coded:
         raise InputError("Method 'additive' needs a schema: a bare array has no levels.")
     if not (table.label_private or any(column.private for column in table.coded)):
@@ -266,12 +271,12 @@ def fit_additive(
         raise InputError("For three classes and more, 'additive' needs all rows on one machine.")
     if public_model is not None:
         _check_public_model(table, public_model)
-    budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
+    mu = releaser.budget.mu
     if table.classes is not None and len(table.classes) > 2:
         from halfmask.methods.additive_classes import ClassesRun
 
-        return ClassesRun(table, releaser, budget.mu, public_model, sample_weight).run()
-    return AdditiveRun(table, releaser, budget.mu, public_model, sample_weight).run()
+        return ClassesRun(table, releaser, mu, public_model, sample_weight).run()
+    return AdditiveRun(table, releaser, mu, public_model, sample_weight).run()
 
 
 def _check_public_model(table: Table, public_model: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.neural.class_means_tell import class_means_tell
 from halfmask.table import Table, Task
@@ -26,7 +27,7 @@ class Problem:
     levels: bool = False  # whether columns are declared, so that they can be read as levels
 
     @classmethod
-    def of(cls, table: Table, *, epsilon: float, delta: float) -> Problem:
+    def of(cls, table: Table, budget: Budget) -> Problem:
         """The facts of `table`; nothing else of it is read."""
         return cls(
             rows=table.units,
@@ -35,8 +36,8 @@ class Problem:
             label_private=table.label_private,
             task=table.task,
             classes=0 if table.classes is None else len(table.classes),
-            epsilon=epsilon,
-            delta=delta,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
             rows_per_unit=table.rows_per_unit,
             levels=bool(table.coded),
         )

@@ -12,12 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.losses import Loss, LossName, clip_slopes, default_loss, in_ball, loss_named
 from halfmask.mechanisms.release import Releaser
@@ -30,8 +29,10 @@ from halfmask.methods.gd_sensitivity import (
 )
 from halfmask.methods.public_curve import PublicCurve
 from halfmask.methods.unit_rows import UnitRows, unit_rows, weighed_by_unit
-from halfmask.settings import CONFIG, config_for
 from halfmask.table import Table
+
+if TYPE_CHECKING:
+    from halfmask.methods.gd_lecture import LectureConfig
 
 Floats = NDArray[np.float64]
 Aggregate = Literal["last", "average", "tail"]
@@ -113,29 +114,21 @@ class Plan:
 
 
 def fit_gd(
-    table: Table,
-    releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    config: Any = None,
-    **options: Any,
+    table: Table, releaser: Releaser, config: GdConfig | LectureConfig | None = None
 ) -> LinearFit:
-    """Fit under (epsilon, delta); `options` are fields of `GdConfig`, or of `LectureConfig`.
-
-    Guarantee: docs/proofs/gd.md.
-    """
-    config = config_for("gd", {CONFIG: config, **options})
-    if config.recipe == "lecture":
+    """Fit within the releaser's budget, by the recipe of `config`. Guarantee: docs/proofs/gd.md."""
+    if config is None:
+        config = GdConfig()
+    elif not isinstance(config, GdConfig):
         from halfmask.methods.gd_lecture import fit_lecture
 
-        return fit_lecture(table, releaser, epsilon=epsilon, delta=delta, config=config)
+        return fit_lecture(table, releaser, config)
     loss, penalty, shards = config.loss, config.penalty, releaser.shards
     plain = loss is None and penalty is None
     if config.public_start and plain and starts_from_public(table):
         from halfmask.methods.public_start import fit_from_public_start
 
-        return fit_from_public_start(table, releaser, epsilon=epsilon, delta=delta, config=config)
+        return fit_from_public_start(table, releaser, config)
     classes = 0 if table.classes is None else len(table.classes)
     chosen = loss_named(loss or default_loss(classes), classes=classes)
     targets = coded_targets(table, chosen)
@@ -143,7 +136,7 @@ def fit_gd(
         raise InputError("Nothing is private: any ordinary method serves better.")
     if table.n == 0:
         raise InputError("The table has no rows: there is nothing to fit.")
-    mu = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation).mu
+    mu = releaser.budget.mu
     rows = weighed_by_unit(
         unit_rows(table, precondition=config.precondition, shards=shards),
         table,

@@ -40,7 +40,6 @@ from halfmask.methods.released_moments import (
     released_numbers,
 )
 from halfmask.row_products import RowMatrix, Rows, crossed
-from halfmask.settings import CONFIG, config_for
 from halfmask.table import Table
 from halfmask.units import unit_weights
 
@@ -83,37 +82,24 @@ class OneShotConfig:
 
 
 def fit_one_shot(
-    table: Table,
-    releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    config: OneShotConfig | None = None,
-    **options: Any,
+    table: Table, releaser: Releaser, config: OneShotConfig | None = None
 ) -> LinearFit:
-    """A linear model from one Gaussian release under (epsilon, delta) of the releaser's relation.
+    """A linear model from one Gaussian release within the releaser's budget.
 
-    `options` are fields of `OneShotConfig`. Guarantee: docs/proofs/one_shot.md.
+    Guarantee: docs/proofs/one_shot.md.
     """
-    chosen = config_for("one-shot", {CONFIG: config, **options})
-    return plan_one_shot(table, releaser, epsilon=epsilon, delta=delta, config=chosen)()
+    return plan_one_shot(table, releaser, releaser.budget, config or OneShotConfig())()
 
 
 def plan_one_shot(
-    table: Table,
-    releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    config: OneShotConfig | None = None,
+    table: Table, releaser: Releaser, budget: Budget, config: OneShotConfig
 ) -> Callable[[], LinearFit]:
-    """Open the release; what is returned makes it, once, and fits the model.
+    """Open the release, for `budget`; what is returned makes it, once, and fits the model.
 
     The outputs are log-odds for two classes, log-probabilities up to a constant for more, and
     values for a number. A feature map is fitted here, on the public block alone.
     Guarantee: docs/proofs/one_shot.md.
     """
-    config = config or OneShotConfig()
     feature_map = config.feature_map
     label, bounds = _coded_label(table), _bounds(table)
     shards = releaser.shards
@@ -138,7 +124,7 @@ def plan_one_shot(
         unit = unit_weights(
             table.unit,
             numbers=released_numbers(basis.rows.shape[1], private.shape[1], label.shape[1], bounds),
-            mu=Budget(epsilon=epsilon, delta=delta, relation=releaser.relation).mu,
+            mu=budget.mu,
             relation=releaser.relation,
         )
         basis = replace(basis, row_weights=basis.row_weights * unit.rows)
@@ -151,8 +137,7 @@ def plan_one_shot(
         bounds=bounds,
         weights=choose_weights(bounds, coefficient=config.coefficient),
         releaser=releaser,
-        epsilon=epsilon,
-        delta=delta,
+        mu=budget.mu,
         what=_words(table),
         own=own_place(table.n, shards),
     )

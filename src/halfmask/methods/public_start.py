@@ -11,30 +11,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from halfmask.accounting.budget import Budget
 from halfmask.losses import default_loss, loss_named
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import rows_in_all
 from halfmask.methods.coded_rows import feature_rows
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.gd import Descent, GdConfig, coded_targets
-from halfmask.methods.one_shot import plan_one_shot
+from halfmask.methods.one_shot import OneShotConfig, plan_one_shot
 from halfmask.methods.unit_rows import unit_rows, weighed_by_unit
 from halfmask.row_products import times
 from halfmask.table import Table
 
 
-def fit_from_public_start(
-    table: Table, releaser: Releaser, *, epsilon: float, delta: float, config: GdConfig
-) -> LinearFit:
-    """Two stages whose releases compose to (epsilon, delta). Guarantee: docs/proofs/gd.md.
+def fit_from_public_start(table: Table, releaser: Releaser, config: GdConfig) -> LinearFit:
+    """Two stages whose releases compose to the releaser's budget. Guarantee: docs/proofs/gd.md.
 
     Both are opened before the first one releases, so that they are one charge.
     """
-    budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
+    budget = releaser.budget
     share = public_share(table, budget.mu, rows_in_all(table.n, releaser.shards))
     first, second = budget.split(share)
-    fit_start = plan_one_shot(only_public(table), releaser, epsilon=first.epsilon, delta=delta)
+    fit_start = plan_one_shot(only_public(table), releaser, first, OneShotConfig())
     classes = 0 if table.classes is None else len(table.classes)
     loss = loss_named(default_loss(classes), classes=classes)
     middle, half = 0.0, 1.0
