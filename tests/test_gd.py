@@ -19,7 +19,8 @@ from halfmask.losses import loss_named
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods.fitted import LinearFit
-from halfmask.methods.gd import Descent, GdConfig, PublicPenalty, coded_targets, fit_gd
+from halfmask.methods.gd import Descent, GdConfig, PublicPenalty, fit_gd
+from halfmask.methods.targets import coded_targets
 from halfmask.methods.unit_rows import unit_rows
 from halfmask.schema import Schema
 from halfmask.table import Encoder, Table

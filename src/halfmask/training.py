@@ -164,8 +164,7 @@ def train(
         )
     with fixed_order(len(table.public_sources) + len(table.private_sources)):
         if choice.method == "additive":
-            from halfmask.additive_model import AdditiveModel
-            from halfmask.methods.additive import AdditiveConfig, fit_additive
+            from halfmask.additive_model import AdditiveConfig, AdditiveModel, fit_additive
 
             given = AdditiveConfig(public_model=public_model, sample_weight=weights)
             added = fit_additive(table, releaser, given)

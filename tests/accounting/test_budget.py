@@ -82,7 +82,7 @@ LEFT = {"vertical/network.py", "vertical/label_holder.py"}
 
 def test_methods_take_a_table_a_releaser_and_their_settings() -> None:
     """What may be spent is the releaser's to know; no method is told an epsilon beside it."""
-    from halfmask.methods.additive import fit_additive
+    from halfmask.additive_model import fit_additive
     from halfmask.methods.fitted import LINEAR_METHODS, linear_method
     from halfmask.methods.gd_lecture import fit_lecture
     from halfmask.neural.method import fit_mlp

@@ -27,6 +27,7 @@ from halfmask.methods.label_span import (
     label_sensitivity,
 )
 from halfmask.methods.split import SplitRows
+from halfmask.settings import config_for
 from halfmask.table import Table
 
 
@@ -180,5 +181,5 @@ def test_what_it_cannot_do_is_said_before_anything_is_charged(
     changed = {name: value for name, value in changes.items() if name != "private"}
     table = replace(table, **changed)
     with pytest.raises(InputError, match=words):
-        fit_label_span(table, releaser, LabelSpanConfig(**options))
+        fit_label_span(table, releaser, config_for("label-span", options))
     assert releaser.events == ()

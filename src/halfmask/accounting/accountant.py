@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from halfmask.accounting.budget import check_delta
 from halfmask.accounting.events import (
     Event,
     GaussianEvent,
@@ -20,7 +19,7 @@ from halfmask.accounting.events import (
     RandomizedResponseEvent,
 )
 from halfmask.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from halfmask.accounting.relations import Relation, check_relation
+from halfmask.accounting.relations import Relation, check_delta, check_relation
 from halfmask.errors import AccountingError
 
 _ROUNDING = 2.0**-50

@@ -11,24 +11,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from halfmask.accounting.relations import Relation, check_relation
+from halfmask.accounting.relations import Relation, check_delta, check_epsilon, check_relation
 from halfmask.errors import AccountingError
 
 DIGITS = 5
 # Relative, on mu; far above the rounding of any composition here, and below what can be printed.
 HAIR = 1e-9
-
-
-def check_epsilon(epsilon: float) -> None:
-    """Refuse anything but a finite epsilon > 0."""
-    if not (math.isfinite(epsilon) and epsilon > 0):
-        raise AccountingError(f"Expected a finite epsilon > 0, got {epsilon}.")
-
-
-def check_delta(delta: float) -> None:
-    """Refuse anything but a delta strictly between 0 and 1."""
-    if not 0 < delta < 1:
-        raise AccountingError(f"Expected delta strictly between 0 and 1, got {delta}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,7 @@ STAGES: dict[str, _Kind] = {
 
 def additive(claim: Budget) -> Game:
     """The whole fit: the label of a row turns round. No row moves all stages by their bounds."""
-    from halfmask.methods.additive import fit_additive
+    from halfmask.additive_model import fit_additive
 
     rows = math.ceil(_STRENGTH / claim.mu)
     first, second = _tables(_Kind(), rows, claim.relation)
@@ -72,7 +72,8 @@ def additive(claim: Budget) -> Game:
 
 def _stage(name: str, claim: Budget) -> Game:
     """One stage of the fit, `name` being a field of the plan."""
-    from halfmask.methods.additive import AdditivePlan, fit_additive
+    from halfmask.additive_model import fit_additive
+    from halfmask.methods.additive import AdditivePlan
 
     kind = STAGES[name]
     plan = AdditivePlan.of(

@@ -37,8 +37,8 @@ def mlp(claim: Budget) -> Game:
 
 def mlp_means(claim: Budget) -> Game:
     """The default recipe on few rows: its one release, the sums of private features by class."""
+    from halfmask.methods.auto import MANY_COLUMNS
     from halfmask.neural.config import MlpConfig
-    from halfmask.neural.inputs import MANY_COLUMNS
     from halfmask.neural.method import fit_mlp
     from halfmask.neural.pretrain import PretrainConfig
 

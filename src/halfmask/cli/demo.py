@@ -34,7 +34,7 @@ def demo(epsilon: float, out: Path, as_json: bool) -> None:
     """Train on the embedded Adult census: all private, half masked, only the label private."""
     from sklearn.linear_model import LogisticRegression
 
-    from halfmask.accounting.budget import check_epsilon
+    from halfmask.accounting.relations import check_epsilon
     from halfmask.audit.catalogue import game_named
     from halfmask.audit.distinguish import distinguish
     from halfmask.experiments.adult_erm import accuracy, adult_tables

@@ -13,14 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, logit
 
 from halfmask.accounting.relations import Relation
-from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import ALONE, Shards, own_place, total_of
 from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, bounded_weight
@@ -28,14 +27,11 @@ from halfmask.methods.code_sums import BLOCK, CodeSums
 from halfmask.methods.covered import covered_classes, covered_numbers
 from halfmask.methods.free_model import FreeModel, cross_fitted
 from halfmask.methods.level_facts import described_levels, share_by_level
-from halfmask.methods.public_model import PublicModel, cross_fitted_public, level_values, unfitted
+from halfmask.methods.public_model import PublicModel, cross_fitted_public, level_values
 from halfmask.methods.public_sums import fit_public_sums
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
 from halfmask.table import CodedColumn, Table, Task
 from halfmask.units import unit_weights
-
-if TYPE_CHECKING:
-    from halfmask.methods.additive_classes import ClassesFit
 
 Floats = NDArray[np.float64]
 
@@ -51,18 +47,6 @@ _NORMAL = 0.2
 _STEEPEST = 1.5
 # By how much a released base rate, or a free model, may typically be off.
 _SHIFT = 0.15
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class AdditiveConfig:
-    """What a caller may hand to `additive`; all of it counts as public.
-
-    `public_model` takes the place of the free model (see `public_model.cross_fitted_public`).
-    `sample_weight` are weights of the rows, not negative, of which the largest counts as 1.
-    """
-
-    public_model: Any = None
-    sample_weight: Floats | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,44 +235,6 @@ def _stacked(columns: Sequence[CodedColumn], places: Sequence[int]) -> NDArray[n
 
 def _counted(codes: NDArray[np.integer[Any]], weights: Floats, levels: int) -> Floats:
     return np.asarray(np.bincount(codes, weights, levels), dtype=np.float64)
-
-
-def fit_additive(
-    table: Table,
-    releaser: Releaser,
-    config: AdditiveConfig | None = None,
-) -> AdditiveFit | ClassesFit:
-    """Fit within the releaser's budget. Guarantee: docs/proofs/additive.md."""
-    config = config or AdditiveConfig()
-    public_model, sample_weight = config.public_model, config.sample_weight
-    if not table.coded:
-        raise InputError("Method 'additive' needs a schema: a bare array has no levels.")
-    if not (table.label_private or any(column.private for column in table.coded)):
-        raise InputError("Nothing is private: any ordinary method serves better.")
-    if releaser.shards.count > 1 and sample_weight is not None:
-        raise InputError("Method 'additive' takes no sample_weight on several machines.")
-    if releaser.shards.count > 1 and table.classes is not None and len(table.classes) > 2:
-        raise InputError("For three classes and more, 'additive' needs all rows on one machine.")
-    if public_model is not None:
-        _check_public_model(table, public_model)
-    mu = releaser.budget.mu
-    if table.classes is not None and len(table.classes) > 2:
-        from halfmask.methods.additive_classes import ClassesRun
-
-        return ClassesRun(table, releaser, mu, public_model, sample_weight).run()
-    return AdditiveRun(table, releaser, mu, public_model, sample_weight).run()
-
-
-def _check_public_model(table: Table, public_model: Any) -> None:
-    """Refuse what could not be free, before anything is charged."""
-    if table.label_private:
-        raise InputError(
-            "public_model needs a public label: with a private one, what it learnt from the label "
-            "would have to be paid for."
-        )
-    if all(column.private for column in table.coded):
-        raise InputError("public_model needs a public column: all of them are private.")
-    unfitted(public_model, table.task)
 
 
 class AdditiveRun:

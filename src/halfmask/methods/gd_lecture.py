@@ -21,7 +21,7 @@ from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.methods import bounds
 from halfmask.methods.fitted import LinearFit
-from halfmask.methods.gd import coded_targets, in_label_units
+from halfmask.methods.targets import coded_targets, in_label_units
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
@@ -88,7 +88,7 @@ def fit_lecture(table: Table, releaser: Releaser, config: LectureConfig) -> Line
         theta = in_ball(theta - step_size * gradient, config.radius)
         total += theta
     mean = total / steps
-    coef, intercept = in_label_units(table, loss, mean[:-1].T, mean[-1])
+    coef, intercept = in_label_units(table, mean[:-1].T, mean[-1])
     details: dict[str, Any] = {
         "recipe": "lecture",
         "loss": type(loss).__name__,

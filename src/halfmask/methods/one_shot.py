@@ -39,6 +39,7 @@ from halfmask.methods.released_moments import (
     plan_moments,
     released_numbers,
 )
+from halfmask.methods.targets import in_label_units, label_scale
 from halfmask.row_products import RowMatrix, Rows, crossed
 from halfmask.table import Table
 from halfmask.units import unit_weights
@@ -193,7 +194,7 @@ def _from_sums(
         coef, head = ridge.coef, "ridge"
     slopes, intercept = basis.unfold(coef)
     if not classes:
-        slopes, intercept = _in_label_units(table, slopes, intercept)
+        slopes, intercept = in_label_units(table, slopes, intercept)
     chosen |= {"head": head, "prior": ridge.prior, "label_variance": ridge.label_variance}
     return slopes.T, intercept, chosen
 
@@ -219,7 +220,7 @@ def _from_moments(
     chosen = {"public_prior": fit.alone.prior, "private_prior": fit.private_prior}
     if not classes:
         slopes, intercept = _unfold(basis, coef)
-        slopes, intercept = _in_label_units(table, slopes, intercept)
+        slopes, intercept = in_label_units(table, slopes, intercept)
         return slopes.T, intercept, {"head": "ridge", **chosen}
     gram = np.block(
         [
@@ -271,20 +272,6 @@ def _unfold(basis: PublicBasis, coef: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return np.vstack([slopes, coef[width:]]), intercept
 
 
-def _in_label_units(
-    table: Table, slopes: np.ndarray, intercept: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    low, high = _label_bounds(table)
-    half = (high - low) / 2
-    return slopes * half, intercept * half + (high + low) / 2
-
-
-def _label_bounds(table: Table) -> tuple[float, float]:
-    if table.label_bounds is None:
-        raise InputError("A regression needs bounds for its label: declare them in the schema.")
-    return table.label_bounds
-
-
 def _coded_label(table: Table) -> np.ndarray:
     """One column in [-1, 1] for two classes or a number, one-hot columns for more classes.
 
@@ -295,8 +282,7 @@ def _coded_label(table: Table) -> np.ndarray:
         raise InputError("The table has no label: encode it with its label to fit a model.")
     missing = table.skipped
     if table.classes is None:
-        low, high = _label_bounds(table)
-        middle, half = (high + low) / 2, (high - low) / 2
+        middle, half = label_scale(table)
         scaled = (np.asarray(table.label, dtype=np.float64) - middle) / half
         return np.clip(np.where(missing, 0.0, scaled), -1, 1)[:, None]
     codes = np.asarray(table.label)

@@ -29,6 +29,7 @@ from halfmask.mechanisms.sampling import uniform_rows
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.public_curve import PublicCurve
 from halfmask.methods.split import SplitContributions, SplitRows
+from halfmask.methods.targets import in_label_units
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
@@ -288,13 +289,7 @@ def as_fit(table: Table, coef: Floats, details: dict[str, Any]) -> LinearFit:
     """Coefficients in the order and units of `LinearFit`."""
     place = table.widths[0]
     slopes, intercept = np.delete(coef, place, axis=1), coef[:, place]
-    if table.task == "regression":
-        assert table.label_bounds is not None
-        low, high = table.label_bounds
-        half = (high - low) / 2
-        slopes, intercept = slopes * half, intercept * half + (high + low) / 2
-    elif table.classes is not None and len(table.classes) == 2 and len(slopes) == 2:
-        slopes, intercept = slopes[1:] - slopes[:1], intercept[1:] - intercept[:1]
+    slopes, intercept = in_label_units(table, slopes, intercept)
     return LinearFit(coef=slopes, intercept=intercept, details=details)
 
 

@@ -4,10 +4,10 @@ Class means of the private features are released once. A discriminant made of th
 trained on public rows padded by draws from them, are added up into one network: the discriminant
 holds out against noise, the networks know what is not linear. Where there are rows enough, the rest
 of the budget corrects its scores with a few private steps. Class means know nothing of relations
-between columns; where counts (neural.class_means_tell) or public columns say that those matter, or
-where noise would drown the means, neural.warm_start takes over, or DP-SGD if there is nothing to
-start from. Every
-number follows from n, the budget and public columns. Guarantee: docs/proofs/network.md.
+between columns; where counts (methods.auto.class_means_tell) or public columns say that those
+matter, or where noise would drown the means, neural.warm_start takes over, or DP-SGD if there is
+nothing to start from. Every number follows from n, the budget and public columns.
+Guarantee: docs/proofs/network.md.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import Shards, rows_in_all
+from halfmask.methods.auto import class_means_tell
 from halfmask.neural.class_means import sum_sensitivity
-from halfmask.neural.class_means_tell import class_means_tell
 from halfmask.neural.config import MlpConfig
 from halfmask.neural.correction import correct_scores, plan_correction
 from halfmask.neural.discriminant import Discriminant, PublicClasses, losses_at

@@ -4,7 +4,7 @@ Rows drawn from class means have no relation between columns, and a network trai
 none. Whether there is one that matters can be seen on public columns, for free: a network trained
 on public rows is compared with one trained on rows that take every column from another row of the
 class. If the first is clearly better, or where class means do not tell anyway
-(neural.class_means_tell), nothing is released; a network learns public columns alone, and the
+(methods.auto.class_means_tell), nothing is released; a network learns public columns alone, and the
 private ones are added by Algorithm 1, with zeros for padding. Guarantee: docs/proofs/network.md.
 """
 
