@@ -92,7 +92,7 @@ def descent(table: Table, loss: str, relation: str, clip: float | None = None) -
     chosen = loss_named(loss, classes=classes)
     rows = unit_rows(table, precondition=0.25)
     config = GdConfig(clip=clip, steps=3)
-    targets = coded_targets(table, chosen)
+    targets = coded_targets(table, chosen.outputs)
     return Descent(
         rows, targets, chosen, config, table.label_private, releaser(relation=relation), 0.1
     )
@@ -368,7 +368,7 @@ def test_an_offset_never_lifts_the_statistic_beyond_its_sensitivity(
     for table in tables:
         rows = unit_rows(table, precondition=0.25, started=True)
         rows = replace(rows, offset=offset * np.ones((table.n, 1)))
-        targets = coded_targets(table, loss)
+        targets = coded_targets(table, loss.outputs)
         descent = Descent(rows, targets, loss, GdConfig(), True, releaser(epsilon=10.0), 1.0)
         theta = 5 * np.random.default_rng(seed).normal(size=(rows.d, 1))
         moved.append(descent.statistic(theta)[0])

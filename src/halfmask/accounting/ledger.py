@@ -53,18 +53,22 @@ def _composed(events: Sequence[Event], delta: float, relation: Relation) -> floa
     return epsilon(events, delta=delta, relation=relation)
 
 
+def _unsampled(events: Sequence[Event]) -> bool:
+    """Whether all of them are Gaussian releases about every row."""
+    return all(
+        isinstance(event, GaussianEvent)
+        or (isinstance(event, PoissonGaussianEvent) and event.rate == 1)
+        for event in events
+    )
+
+
 def _room(before: Sequence[Event], budget: Budget) -> float:
     """Unsampled Gaussian releases are one, whose squares of mu add up."""
     epsilon, delta = budget.epsilon, budget.delta
     if not before:
         return epsilon
-    whole = all(
-        isinstance(event, GaussianEvent)
-        or (isinstance(event, PoissonGaussianEvent) and event.rate == 1)
-        for event in before
-    )
     spent = _composed(before, delta, budget.relation)
-    if not whole or spent >= epsilon:
+    if not _unsampled(before) or spent >= epsilon:
         return max(0.0, epsilon - spent)
     from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 
@@ -86,6 +90,7 @@ class BudgetLedger(ABC):
     """What is charged before a release: a budget, and the events that were charged against it."""
 
     budget: Budget
+    _name = "The ledger"
 
     @property
     def epsilon(self) -> float:
@@ -129,11 +134,7 @@ class BudgetLedger(ABC):
 
         Proved for Gaussian releases without sampling; others need levels fixed beforehand.
         """
-        return all(
-            isinstance(event, GaussianEvent)
-            or (isinstance(event, PoissonGaussianEvent) and event.rate == 1)
-            for event in self.events()
-        )
+        return _unsampled(self.events())
 
     def room(self) -> float:
         """The largest epsilon, at the ledger's delta, of one more training that still fits.
@@ -145,9 +146,9 @@ class BudgetLedger(ABC):
 
     def check_room(self, events: Sequence[Event]) -> None:
         """Raise BudgetExceededError where `events` do not fit now; charges nothing."""
-        self._check(self.events(), events, "The ledger")
+        self._check(self.events(), events)
 
-    def _check(self, before: Sequence[Event], asked: Sequence[Event], name: str) -> None:
+    def _check(self, before: Sequence[Event], asked: Sequence[Event]) -> None:
         total = _composed([*before, *asked], self.delta, self.relation)
         if total <= self.epsilon * (1 + _SLACK):
             return
@@ -155,7 +156,7 @@ class BudgetLedger(ABC):
         alone = _composed(asked, self.delta, self.relation)
         left = _room(before, self.budget)
         raise BudgetExceededError(
-            f"{name} refuses the charge; nothing was released. "
+            f"{self._name} refuses the charge; nothing was released. "
             f"Budget: epsilon {printed(self.epsilon)} at delta {self.delta:.3g} "
             f"({self.relation}). Spent: {printed(spent)}. Asked: {printed(alone)}, which would "
             f"bring the total to {printed(total)}. Left: a training with epsilon "
@@ -190,7 +191,7 @@ class MemoryLedger(BudgetLedger):
         """Record `events`, or raise BudgetExceededError and record nothing."""
         self._stay_in_process()
         with self._lock:
-            self._check(self.events(), events, "The ledger")
+            self._check(self.events(), events)
             self._charges = (*self._charges, tuple(events))
             number = len(self._charges)
             if run is not None:
@@ -244,7 +245,7 @@ class Ledger(BudgetLedger):
     """
 
     def __init__(self, path: Path, chain: Chain) -> None:
-        self.path = path
+        self.path, self._name = path, path.name
         self.budget = chain.header.budget
         self.created = chain.header.created
         self._header_hash = chain.header.hash
@@ -319,7 +320,7 @@ class Ledger(BudgetLedger):
         asked = tuple(events)
         with locked(self.path, write=True) as fd:
             chain = self._verified(fd)
-            self._check(_events(chain), asked, self.path.name)
+            self._check(_events(chain), asked)
             return self._write(fd, chain, what, asked, seeded=seeded, run=run)
 
     def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
@@ -374,18 +375,6 @@ class Ledger(BudgetLedger):
     def events(self) -> tuple[Event, ...]:
         """Everything charged so far, by any process."""
         return _events(self.verify())
-
-    def room(self) -> float:
-        """The largest epsilon, at the ledger's delta, of one more training that still fits.
-
-        Charges compose, so it is more than the budget less what is spent. That difference is what
-        is told, as a lower bound, where steps were sampled: their compositions take long.
-        """
-        return _room(self.events(), self.budget)
-
-    def check_room(self, events: Sequence[Event]) -> None:
-        """Raise BudgetExceededError where `events` do not fit now; charges nothing."""
-        self._check(self.events(), events, self.path.name)
 
     def _verified(self, fd: int) -> Chain:
         chain = parse_chain(read_all(fd), read_head(self.path), self.path.name)

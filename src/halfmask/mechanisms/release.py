@@ -96,6 +96,12 @@ class Sensitivity:
         """The number that belongs to `relation`."""
         return self.replace if relation == "replace" else self.withhold
 
+    def event(self, noise_std: float, *, count: int = 1) -> GaussianEvent:
+        """What `count` releases with that noise cost."""
+        return GaussianEvent(
+            replace=self.replace / noise_std, withhold=self.withhold / noise_std, count=count
+        )
+
     def scaled(self, factor: float) -> Sensitivity:
         """The sensitivity of the statistic multiplied by `factor` > 0."""
         return Sensitivity(replace=factor * self.replace, withhold=factor * self.withhold)
@@ -262,11 +268,7 @@ class Releaser:
         if count < 1:
             raise InputError(f"Expected count >= 1 releases, got {count}.")
         noise_grid(noise_std)  # refuses noise that cannot be drawn before anything is charged
-        event = GaussianEvent(
-            replace=sensitivity.replace / noise_std,
-            withhold=sensitivity.withhold / noise_std,
-            count=count,
-        )
+        event = sensitivity.event(noise_std, count=count)
         if left is None:
             self.open(event, what)
         return GaussianSeries(

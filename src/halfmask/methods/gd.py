@@ -130,7 +130,7 @@ def fit_gd(
         return _from_public_start(table, releaser, config)
     classes = 0 if table.classes is None else len(table.classes)
     chosen = loss_named(loss or default_loss(classes), classes=classes)
-    targets = coded_targets(table, chosen)
+    targets = coded_targets(table, chosen.outputs)
     if not (table.label_private or table.widths[1]):
         raise InputError("Nothing is private: any ordinary method serves better.")
     if table.n == 0:
@@ -199,7 +199,7 @@ def _from_public_start(table: Table, releaser: Releaser, config: GdConfig) -> Li
     )
     descent = Descent(
         rows,
-        coded_targets(table, loss),
+        coded_targets(table, loss.outputs),
         loss,
         config,
         True,

@@ -52,7 +52,7 @@ def fit_lecture(table: Table, releaser: Releaser, config: LectureConfig) -> Line
     """Fit within the releaser's budget, everything private. Guarantee: docs/proofs/gd.md."""
     classes = 0 if table.classes is None else len(table.classes)
     loss = loss_named(config.loss or default_loss(classes), classes=classes)
-    targets = coded_targets(table, loss)
+    targets = coded_targets(table, loss.outputs)
     if releaser.shards.count > 1:
         raise InputError("The recipe 'lecture' needs all rows on one machine: start one process.")
     longest = math.hypot(

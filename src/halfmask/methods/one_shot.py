@@ -39,7 +39,7 @@ from halfmask.methods.released_moments import (
     plan_moments,
     released_numbers,
 )
-from halfmask.methods.targets import in_label_units, label_scale
+from halfmask.methods.targets import coded_targets, in_label_units
 from halfmask.row_products import RowMatrix, Rows, crossed
 from halfmask.table import Table
 from halfmask.units import unit_weights
@@ -278,19 +278,9 @@ def _coded_label(table: Table) -> np.ndarray:
     A missing label is the middle of all codes, so that no bound grows by it
     (docs/proofs/missing_labels.md).
     """
-    if table.label is None:
-        raise InputError("The table has no label: encode it with its label to fit a model.")
-    missing = table.skipped
-    if table.classes is None:
-        middle, half = label_scale(table)
-        scaled = (np.asarray(table.label, dtype=np.float64) - middle) / half
-        return np.clip(np.where(missing, 0.0, scaled), -1, 1)[:, None]
-    codes = np.asarray(table.label)
-    if len(table.classes) == 2:
-        return np.where(missing, 0.0, np.where(codes == 1, 1.0, -1.0))[:, None]
-    coded: np.ndarray = np.eye(len(table.classes))[codes]
-    coded[missing] = 1 / len(table.classes)
-    return coded
+    classes = len(table.classes or ())
+    coded = coded_targets(table, classes if classes > 2 else 1)
+    return 2 * coded - 1 if classes == 2 else coded
 
 
 def _bounds(table: Table) -> RowBounds:

@@ -79,7 +79,7 @@ class SplitRows:
         return cls(
             public=BatchRows(public, constant=True),
             private=BatchRows(private, constant=False),
-            target=coded_targets(table, chosen),
+            target=coded_targets(table, chosen.outputs),
             loss=chosen,
             label_private=table.label_private or everything_private,
             public_loss=not everything_private and (splits or not table.label_private),

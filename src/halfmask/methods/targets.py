@@ -6,14 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.errors import InputError
-from halfmask.losses import Loss
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
 
 
-def coded_targets(table: Table, loss: Loss) -> Floats:
-    """0/1 for two classes, one-hot for more, [−1, 1] for a number: rows x outputs.
+def coded_targets(table: Table, outputs: int) -> Floats:
+    """0/1 for two classes and one output, one-hot for more, [−1, 1] for a number: rows x outputs.
 
     A missing label is the middle of all labels, at which a fixed slope is zero, so that whatever
     holds for two labels holds for a label and none (docs/proofs/missing_labels.md).
@@ -27,11 +26,11 @@ def coded_targets(table: Table, loss: Loss) -> Floats:
         inside: Floats = np.clip(np.where(missing, 0.0, scaled), -1.0, 1.0)
         return inside[:, None]
     codes = np.asarray(table.label)
-    if loss.outputs == 1:
+    if outputs == 1:
         second: Floats = np.where(missing, 0.5, (codes == 1).astype(np.float64))
         return second[:, None]
-    coded: Floats = np.eye(loss.outputs)[codes]
-    coded[missing] = 1 / loss.outputs
+    coded: Floats = np.eye(outputs)[codes]
+    coded[missing] = 1 / outputs
     return coded
 
 

@@ -42,9 +42,7 @@ def plan_means(
         releaser=releaser,
         public_means=None if public is None else public.means,
     )
-    moved = sum_sensitivity(norm, non_negative=non_negative)
-    event = GaussianEvent(replace=moved.replace / noise_std, withhold=moved.withhold / noise_std)
-    return (event,), release
+    return (sum_sensitivity(norm, non_negative=non_negative).event(noise_std),), release
 
 
 def quietness(noise: float, bearable: float) -> float:
