@@ -237,6 +237,21 @@ def _counted(codes: NDArray[np.integer[Any]], weights: Floats, levels: int) -> F
     return np.asarray(np.bincount(codes, weights, levels), dtype=np.float64)
 
 
+def comparison_moves(
+    short: float, long: float, *, number: bool
+) -> tuple[Floats, tuple[float, float]]:
+    """Units of the comparison's sums, and how far a row moves them in these (replace, withhold).
+
+    A unit is the largest change of a sum over the root of its share; the shares add up to 1. A
+    withheld row moves a sum of both signs by half of its unit.
+    """
+    longest, most = (_ERROR, 1.0) if number else (0.5, 0.25)
+    units = np.array([2 * longest, 2 * longest * short, 2 * long, long**2])
+    units = np.append(units, most * np.array([1, 2 * short, 2 * long, short * long]))
+    halves = np.array([0.5, 0.5, 0.5, 1.0, 1.0, 0.5, 0.5, 1.0])
+    return units / np.sqrt(_COMPARISON), (1.0, math.sqrt(float(_COMPARISON @ halves**2)))
+
+
 class AdditiveRun:
     """One run. Every attribute is public or released, but for codes, targets and scores of rows."""
 
@@ -654,17 +669,12 @@ class AdditiveRun:
         # Short scores multiply errors, which makes noise small; long ones measure curvature.
         short = min(max(spread / unit, 0.1), 2.0)
         long = 3 * short
-        longest, most = (_ERROR, 1.0) if self._number else (0.5, 0.25)
         sums = np.zeros(8)
         for start in range(0, len(extra), BLOCK):
             rows = slice(start, start + BLOCK)
             known = offset[rows] if isinstance(offset, np.ndarray) else offset
             sums += self._errors(known, extra[rows], unit, short, long, rows)
-        # Each in units of its largest change; the shares add up to 1.
-        units = np.array([2 * longest, 2 * longest * short, 2 * long, long**2])
-        units = np.append(units, most * np.array([1, 2 * short, 2 * long, short * long]))
-        units = units / np.sqrt(_COMPARISON)
-        moves = (1.0, 1.0)
+        units, moves = comparison_moves(short, long, number=self._number)
         noisy = self._comparison_stage.release(sums / units, moves) * units
         noise = self._comparison_stage.noise(moves) * units
         mean = float(np.clip(noisy[2] / self._n, -long, long))
