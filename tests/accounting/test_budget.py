@@ -64,20 +64,15 @@ def test_a_statement_and_a_report_print_the_same_number(value: float) -> None:
 
 
 def test_nobody_rounds_an_epsilon_or_takes_a_hair_off_a_budget_by_hand() -> None:
-    """But for the audit's unsound variants, which are kept as they were found."""
     package = Path(__file__).parents[2] / "src" / "halfmask"
     by_hand = re.compile(r"gaussian_mu\([^)]*\) \* \(?(1|_)|def _?round_up|1 - _?(ROUNDING|HAIR)\b")
-    own = {"accounting/budget.py", *LEFT}
+    own = {"accounting/budget.py"}
     found = {
         str(file.relative_to(package))
         for file in package.rglob("*.py")
         if by_hand.search(file.read_text(encoding="utf-8"))
     }
     assert found <= own, found - own
-
-
-# Networked parties still take their own hair off.
-LEFT = {"vertical/network.py", "vertical/label_holder.py"}
 
 
 def test_methods_take_a_table_a_releaser_and_their_settings() -> None:

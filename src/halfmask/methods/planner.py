@@ -163,7 +163,7 @@ def lecture_plan(task: Task, *, target_error: float) -> dict[str, Any]:
 
     constant = slope_bound(task.loss, _RADIUS)
     reach = constant * (2.0 if task.relation == "replace" else 1.0)
-    mu = gaussian_mu(task.epsilon, task.delta)
+    mu = task.budget.mu
     common = {"radius": _RADIUS, "lipschitz": constant}
     budget = {"mu": mu, "sensitivity": reach}
     steps = balanced_steps(
@@ -244,7 +244,7 @@ def paper_plan(task: Task, *, target_error: float) -> dict[str, Any]:
                 parameters=task.parameters,
                 rows=rows,
                 steps=_MOST_STEPS,
-                mu=gaussian_mu(task.epsilon, task.delta),
+                mu=task.budget.mu,
                 sensitivity=pair,
             )
             return sums / expected_run(other, "label-span").error
@@ -401,7 +401,7 @@ def _method(task: Task, asked: str) -> tuple[str, str]:
 def _of_labels(task: Task, method: str) -> Run:
     apart, longest = task.loss.fixed_bounds()
     moved = apart if task.relation == "replace" else longest
-    std = moved / gaussian_mu(task.epsilon, task.delta)
+    std = moved / task.budget.mu
     if method == "one-shot":
         error = bounds.excess_of_one_release(
             radius=_RADIUS, parameters=task.parameters, noise_std=std, rows=task.rows
@@ -424,7 +424,7 @@ def _of_whole_batches(task: Task) -> Run:
     """Noisy gradient descent on all rows, its noise exact."""
     clip = task.gradient_bound
     moved = (2 if task.relation == "replace" else 1) * clip
-    per_step = moved / (task.rows * gaussian_mu(task.epsilon, task.delta))
+    per_step = moved / (task.rows * task.budget.mu)
     steps, learning_rate = _schedule(task, per_step)
     std = per_step * math.sqrt(steps)
     error = bounds.excess_if_smooth(
@@ -445,7 +445,7 @@ def _of_sampled_batches(task: Task, method: str, like: Task) -> Run:
     clip = 1.0 if orthogonal else longest if split else task.gradient_bound
     rate = min(1.0, max(_LEAST_BATCH, 4 * math.isqrt(like.rows)) / like.rows)
     pair = 2.0 if task.relation == "replace" else 1.0
-    guess = pair * clip / (like.rows * gaussian_mu(like.epsilon, like.delta))
+    guess = pair * clip / (like.rows * like.budget.mu)
     steps = min(_schedule(like, guess)[0], _MOST_SAMPLED_STEPS)
     noise = noise_multiplier(
         task.budget,
