@@ -139,7 +139,7 @@ def test_release_or_steps(
 ) -> None:
     monkeypatch.setattr(default_recipe, "columns_work_together", lambda *given: related)
     releaser = Releaser(MemoryLedger(epsilon=epsilon, delta=1e-5), noise_source(0))
-    given = (wide(rows), releaser, epsilon, 1e-5, MlpConfig())
+    given = (wide(rows), releaser, MlpConfig())
     assert default_recipe._steps_serve_better(*given) is steps
 
 
