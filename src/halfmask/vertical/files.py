@@ -110,15 +110,18 @@ def _encoded(
 
 
 def label_codes(schema: Schema, frame: Any) -> np.ndarray:
-    """The label column as 0 and 1, positions in the declared classes; a foreign one is an error."""
+    """The label column as 0 and 1, positions in the declared classes; a foreign one is an error.
+
+    The error says neither how many there are nor where: that would tell of private labels.
+    """
     assert schema.label.classes is not None
     check_columns(frame, [schema.label.name])
     codes = level_codes(texts(frame, schema.label.name), schema.label.classes)
-    bad = np.flatnonzero(codes < 0)
-    if len(bad):
+    if (codes < 0).any():
+        declared = " or ".join(repr(name) for name in schema.label.classes)
         raise DataError(
-            f"Column {schema.label.name!r}: {len(bad)} labels are missing or not among the "
-            "declared classes: correct them or the schema."
+            f"Column {schema.label.name!r}: expected {declared}, the declared classes, in every "
+            "row: correct the file or the schema."
         )
     return codes.astype(np.float64)
 
