@@ -82,7 +82,7 @@ def encoded_pieces(
     names = rows.column_names
     if model.encoder is not None:
         schema = model.encoder.schema
-        wanted = {*(column.name for column in schema.columns), schema.label.name}
+        wanted = {*schema.read, schema.label.name}
         names = [name for name in names if name in wanted]
     for start, piece in rows.pieces(names):
         with numbered(start):
@@ -104,6 +104,7 @@ def _chosen(
         public_columns=len(schema.public),
         private_columns=len(schema.private),
         label_private=label.role == "private",
+        label_known=label.public is not None,
         task=label.task,
         classes=len(label.classes or ()),
         epsilon=epsilon,
