@@ -16,10 +16,12 @@ from halfmask.datasets import load_mnist
 from halfmask.experiments.feature_privacy import (
     ALGORITHM_1,
     DP_SGD,
+    DP_SGD_OF_THE_PAPER,
     EPSILONS,
     Figure,
     Part,
     Tables,
+    check_rows,
     encoded,
     public_columns,
     run_figure,
@@ -82,6 +84,7 @@ def run(
 ) -> dict[str, Any]:
     """All curves of the figure."""
     split = load_mnist(data)
+    check_rows(train_rows, len(split.y_train), test_rows=0)
     figure = Figure(
         name="mnist-pixels",
         title="MNIST, a sixth of the pixels and the digit public",
@@ -98,6 +101,11 @@ def run(
                 DP_SGD,
                 fixed={"recipe": "dp-sgd", "rate": 1 / 8, "clip_norm": 1.0},
                 start={"learning_rate": 0.25, "steps": 160},
+            ),
+            replace(
+                DP_SGD_OF_THE_PAPER,
+                fixed={**DP_SGD_OF_THE_PAPER.fixed, "clip_norm": 1.0},
+                start={"learning_rate": 0.1},
             ),
             replace(
                 ALGORITHM_1,

@@ -24,10 +24,12 @@ from halfmask.errors import DataError
 from halfmask.experiments.feature_privacy import (
     ALGORITHM_1,
     DP_SGD,
+    DP_SGD_OF_THE_PAPER,
     EPSILONS,
     Figure,
     Part,
     Tables,
+    check_rows,
     encoded,
     public_columns,
     run_figure,
@@ -86,6 +88,7 @@ def run(
 ) -> dict[str, Any]:
     """All curves of the figure."""
     rows, labels, source = load(data, train_rows + test_rows)
+    check_rows(train_rows, len(labels), test_rows=test_rows)
     figure = Figure(
         name="purchase100",
         title="Purchase100, 100 of 600 columns and the label public",
@@ -99,6 +102,11 @@ def run(
                 DP_SGD,
                 fixed={"recipe": "dp-sgd", "rate": 1 / 8, "clip_norm": 1.0},
                 start={"learning_rate": 0.25, "steps": 160},
+            ),
+            replace(
+                DP_SGD_OF_THE_PAPER,
+                fixed={**DP_SGD_OF_THE_PAPER.fixed, "clip_norm": 1.0},
+                start={"learning_rate": 0.1},
             ),
             replace(
                 ALGORITHM_1,
