@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.audit import record, replay
+from halfmask.audit.one_run import Canaries
 from halfmask.cli import main
 from halfmask.derived import FUNCTIONS, PublicLabel, function_of, parse, with_derived
 from halfmask.errors import DataError, InputError, SchemaError
@@ -455,6 +456,23 @@ def test_a_labels_function_that_cannot_be_is_an_error(label: dict[str, Any], wor
     data = {"label": {"name": "y", "role": "private", **label}, "columns": {"x": column}}
     with pytest.raises(SchemaError, match=words):
         Schema.from_dict(data)
+
+
+@pytest.mark.parametrize("schema", [INCOME, DISEASE], ids=["number", "classes"])
+def test_an_audit_plants_labels_that_share_their_public_function(schema: Schema) -> None:
+    known = PublicLabel.of(schema.label)
+    assert known is not None
+    one, two = known.two_labels(200, np.random.default_rng(0))
+    assert (one != two).all()
+    words = schema.label.classes
+    if words is not None:
+        one, two = ([words[code] for code in each] for each in (one, two))
+    made = function_of("g", str(schema.label.public))
+    told = [made.cells(pa.table({schema.label.name: each})).to_pylist() for each in (one, two)]
+    assert told[0] == told[1]
+    table = Encoder.fit(schema, earners()).encode(earners())
+    planted = Canaries.planted(table, 50)
+    assert not np.array_equal(np.asarray(planted.first.label), np.asarray(planted.second.label))
 
 
 # --- a Python function beside a schema

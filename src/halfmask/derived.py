@@ -218,16 +218,40 @@ class PublicLabel:
 
         `values` lie within the bounds. Both are functions of g(y) and of the declaration.
         """
+        least, most = self.intervals(values)
+        low, high = self.bounds
+        longest = max(b - a for a, b in pairwise((low, *self.edges, high)))
+        if self.step is not None:
+            longest = min(self.step, high - low)
+        return (least + most) / 2, longest / 2
+
+    def intervals(self, values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Between which two numbers g leaves each number."""
         low, high = self.bounds
         if self.step is None:
             ends = np.array([low, *self.edges, high])
             place = np.searchsorted(ends[1:-1], values, side="right")
-            return ((ends[:-1] + ends[1:]) / 2)[place], float(np.diff(ends).max() / 2)
+            return ends[:-1][place], ends[1:][place]
         # The same rounding as that of the named function, ties included.
-        near = np.round(values / self.step)
-        from_, to = (near - 0.5) * self.step, (near + 0.5) * self.step
-        middles: NDArray[np.float64] = (np.maximum(from_, low) + np.minimum(to, high)) / 2
-        return middles, min(self.step, high - low) / 2
+        near = np.round(np.asarray(values, dtype=np.float64) / self.step)
+        least = np.maximum((near - 0.5) * self.step, low)
+        return least, np.minimum((near + 0.5) * self.step, high)
+
+    def two_labels(
+        self, count: int, generator: np.random.Generator
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Pairs of different labels (numbers, or codes of classes) with equal g, for an audit."""
+        if self.groups:
+            groups = np.array(self.groups)
+            shared = np.flatnonzero(np.bincount(groups)[groups] > 1)
+            first = generator.choice(shared, count)
+            others = [np.setdiff1d(np.flatnonzero(groups == groups[code]), code) for code in first]
+            return first, np.array([generator.choice(each) for each in others])
+        least, most = self.intervals(generator.uniform(*self.bounds, count))
+        margin = 1e-6 * (most - least)
+        swap = generator.random(count) < 0.5
+        ends = np.where(swap, most - margin, least + margin)
+        return ends, np.where(swap, least + margin, most - margin)
 
 
 def _argument(node: ast.expr, wanted: str) -> Any:
