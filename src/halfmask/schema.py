@@ -175,9 +175,11 @@ class Column:
     @property
     def made_of(self) -> tuple[str, ...]:
         """The columns that this one is a function of; none where the data holds it."""
+        if self.public is None:
+            return ()
         from halfmask.derived import function_of
 
-        return () if self.public is None else function_of(self.name, self.public).columns
+        return function_of(self.name, self.public).columns
 
     def _check_made(self, where: str) -> None:
         kind = _function(where, self.name, self.public).kind
