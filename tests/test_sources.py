@@ -25,7 +25,7 @@ def rows() -> list[list[str]]:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     tables = [line.removeprefix("| ").removesuffix(" |") for line in lines if line[:2] == "| "]
     found = [[cell.strip() for cell in line.split(" | ")] for line in tables]
-    # The verdict's table has three columns and no commands.
+    # Tables of results have three columns and no commands.
     return [cells for cells in found if len(cells) != 3 and not cells[0].startswith("in ")]
 
 
