@@ -220,7 +220,7 @@ def _checked_weights(
     if method != "additive":
         raise InputError(
             f"Method {method!r} takes no sample_weight: leave it out, or use additive, which needs "
-            "a schema."
+            "a schema and learns classes or a number."
         )
     return kept
 

@@ -72,9 +72,8 @@ class Baseline:
 
 @cache
 def _steps(epsilon: float, rate: float, noise: float) -> int:
-    return most_steps(
-        epsilon=epsilon, delta=DELTA, rate=rate, noise_multiplier=noise, relation="replace"
-    )
+    budget = Budget(epsilon=epsilon, delta=DELTA)
+    return most_steps(budget, rate=rate, noise_multiplier=noise)
 
 
 DP_SGD = Baseline(

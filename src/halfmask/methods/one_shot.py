@@ -226,7 +226,8 @@ def _known_label(table: Table) -> _KnownLabel | None:
     if known.groups:
         groups = np.eye(max(known.groups) + 1)[list(known.groups)]
         return _KnownLabel(middle=groups[np.asarray(table.label)], groups=groups)
-    low, high = _label_bounds(table)
+    assert table.label_bounds is not None
+    low, high = table.label_bounds
     half = (high - low) / 2
     middles, reach = known.middles(np.asarray(table.label, dtype=np.float64))
     return _KnownLabel(middle=((middles - (high + low) / 2) / half)[:, None], reach=reach / half)
