@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr, softmax
 from scipy.stats import t as student
 
+from halfmask.accounting.budget import Budget
 from halfmask.encoding import Coding, Grid, Levels, Scaled
 from halfmask.errors import InputError
 from halfmask.table import Codes, Encoder, KeptColumn, Table
@@ -552,7 +553,7 @@ class _View:
         import pyarrow as pa
 
         schema = self.encoder.schema
-        blank = {column.name: pa.array([None], pa.string()) for column in schema.columns}
+        blank = {name: pa.array([None], pa.string()) for name in schema.read}
         first = schema.label.classes[0] if schema.label.classes else 0
         blank[schema.label.name] = pa.array([str(first)])
         return self.encoder.encode(pa.table(blank))
@@ -632,9 +633,7 @@ def _trained(view: _View, draws: int) -> Iterator[Model]:
     for draw in range(draws):
         yield train(
             view.labelled,
-            epsilon=epsilon,
-            delta=privacy.delta,
-            relation=privacy.relation,
+            Budget(epsilon=epsilon, delta=privacy.delta, relation=privacy.relation),
             method=model.method,
             noise=noise_source(draw),
             encoder=view.encoder,
