@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr, softmax
 from scipy.stats import t as student
 
+from halfmask.accounting.budget import Budget
 from halfmask.encoding import Coding, Grid, Levels, Scaled
 from halfmask.errors import InputError
 from halfmask.table import Codes, Encoder, KeptColumn, Table
@@ -596,9 +597,7 @@ def _trained(view: _View, draws: int) -> Iterator[Model]:
     for draw in range(draws):
         yield train(
             view.labelled,
-            epsilon=epsilon,
-            delta=privacy.delta,
-            relation=privacy.relation,
+            Budget(epsilon=epsilon, delta=privacy.delta, relation=privacy.relation),
             method=model.method,
             noise=noise_source(draw),
             encoder=view.encoder,

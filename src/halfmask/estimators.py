@@ -25,7 +25,9 @@ from sklearn.utils import estimator_html_repr, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import BudgetLedger
+from halfmask.accounting.relations import check_relation
 from halfmask.bare_arrays import without_values
 from halfmask.errors import DataError, InputError
 from halfmask.frames import as_arrow, values_column
@@ -113,11 +115,10 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         weights = None if sample_weight is None else np.asarray(sample_weight)
         if weights is not None and weights.ndim == 1 and rows not in (None, len(weights)):
             raise InputError(f"Expected {rows} sample_weight, got {len(weights)}.")
+        relation = check_relation(self.relation)
         return train(
             table,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            relation=self.relation,
+            Budget(epsilon=self.epsilon, delta=self.delta, relation=relation),
             method=getattr(self, "method", None) or self._method,
             noise=noise_source(self.unsafe_seed),
             encoder=encoder,

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
@@ -80,9 +81,7 @@ def fitted(table: Table, epsilon: float = 4.0, **options: Any) -> Model:
     own: dict[str, Any] = {"pretrain": FAST} if default else {"hidden": FAST.hidden}
     return train(
         table,
-        epsilon=epsilon,
-        delta=1e-5,
-        relation=options.pop("relation", "replace"),
+        Budget(epsilon=epsilon, delta=1e-5, relation=options.pop("relation", "replace")),
         method="mlp",
         noise=noise_source(options.pop("seed", 1)),
         options=own | options,
@@ -218,9 +217,7 @@ def test_mistakes_are_named_before_anything_is_charged() -> None:
         with pytest.raises(InputError):
             train(
                 table,
-                epsilon=4.0,
-                delta=1e-5,
-                relation="replace",
+                Budget(epsilon=4.0, delta=1e-5),
                 method="mlp",
                 noise=noise_source(1),
                 ledger=ledger,
@@ -333,9 +330,7 @@ def test_a_spent_ledger_refuses() -> None:
     with pytest.raises(BudgetExceededError):
         train(
             tables(),
-            epsilon=4.0,
-            delta=1e-5,
-            relation="replace",
+            Budget(epsilon=4.0, delta=1e-5),
             method="mlp",
             noise=noise_source(1),
             ledger=ledger,

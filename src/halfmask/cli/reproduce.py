@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from halfmask.accounting.budget import printed
 from halfmask.cli.output import emit, json_option, note, reporting
 from halfmask.errors import InputError
 
@@ -121,7 +122,7 @@ def _table(result: dict[str, Any]) -> object:
     for heading in ("method", "epsilon", "delta", "relation", "metric", "mean", "std", "draws"):
         table.add_column(heading)
     for row in result["results"]:
-        epsilon = "none" if row["epsilon"] is None else f"{row['epsilon']:g}"
+        epsilon = "none" if row["epsilon"] is None else printed(row["epsilon"])
         delta = "" if row.get("delta") is None else f"{row['delta']:.3g}"
         table.add_row(
             row["method"],

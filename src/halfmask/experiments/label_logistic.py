@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.experiments.results import Progress, result_row, silent
@@ -25,6 +26,7 @@ from halfmask.mechanisms.release import Releaser
 from halfmask.methods import bounds
 from halfmask.methods.fitted import LinearFit, linear_method
 from halfmask.methods.split import SplitRows
+from halfmask.settings import config_for
 from halfmask.table import Blocks, Table
 
 Floats = NDArray[np.float64]
@@ -94,10 +96,8 @@ def run(
                 releaser = Releaser(
                     MemoryLedger(epsilon=epsilon, delta=DELTA), noise_source(1000 * seed + draw)
                 )
-                options = options_of(method, setting, steps)
-                fit = linear_method(method)(
-                    problem, releaser, epsilon=epsilon, delta=DELTA, **options
-                )
+                config = config_for(method, options_of(method, setting, steps))
+                fit = linear_method(method)(problem, releaser, config)
                 excess = split.risk(_weights(fit)) - least
                 measured.setdefault((method, setting), []).append(excess)
     excess_rows: list[dict[str, Any]] = [
@@ -288,11 +288,9 @@ def _descent_bound(method: str, setting: Setting, epsilon: float, steps: int) ->
 
     split = method == "sgd"
     noise = noise_multiplier(
-        epsilon=epsilon,
-        delta=DELTA,
+        Budget(epsilon=epsilon, delta=DELTA),
         rate=_RATE,
         steps=steps,
-        relation="replace",
         contribution="label" if split else "general",
     )
     clip = _ROW_NORM if split else _SLOPE * _ROW_NORM

@@ -6,7 +6,6 @@ numbers from 0 to 255.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ import numpy as np
 
 from halfmask.datasets import load_mnist
 from halfmask.experiments.feature_privacy import (
-    ALGORITHM_1,
-    DP_SGD,
-    DP_SGD_OF_THE_PAPER,
     EPSILONS,
+    FEWER_AXES,
     Figure,
     Part,
     Tables,
@@ -95,24 +92,7 @@ def run(
             (split.x_train[:train_rows], split.y_train[:train_rows]),
             (split.x_test[:test_rows], split.y_test[:test_rows]),
         ),
-        baselines=(
-            # Fewer axes than on Location-30: a step over more rows takes longer.
-            replace(
-                DP_SGD,
-                fixed={"recipe": "dp-sgd", "rate": 1 / 8, "clip_norm": 1.0},
-                start={"learning_rate": 0.25, "steps": 160},
-            ),
-            replace(
-                DP_SGD_OF_THE_PAPER,
-                fixed={**DP_SGD_OF_THE_PAPER.fixed, "clip_norm": 1.0},
-                start={"learning_rate": 0.1},
-            ),
-            replace(
-                ALGORITHM_1,
-                fixed={**ALGORITHM_1.fixed, "steps": 160},
-                start={"alpha": 100.0, "learning_rate": 0.1},
-            ),
-        ),
+        baselines=FEWER_AXES,
         draws=draws,
         epsilons=epsilons,
     )

@@ -7,7 +7,6 @@ here some of them are used unless more are asked for.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,8 @@ from halfmask.datasets.binary_tables import (
 from halfmask.datasets.files import data_dir, find_file
 from halfmask.errors import DataError
 from halfmask.experiments.feature_privacy import (
-    ALGORITHM_1,
-    DP_SGD,
-    DP_SGD_OF_THE_PAPER,
     EPSILONS,
+    FEWER_AXES,
     Figure,
     Part,
     Tables,
@@ -96,24 +93,7 @@ def run(
         setting=f"{train_rows} of 197,324 training rows, {PUBLIC_COLUMNS} of {PURCHASE_COLUMNS} "
         "columns and the label public, replace",
         tables=tables_of(rows, labels, train_rows, test_rows),
-        baselines=(
-            # Fewer axes than on Location-30: a step over more rows takes longer.
-            replace(
-                DP_SGD,
-                fixed={"recipe": "dp-sgd", "rate": 1 / 8, "clip_norm": 1.0},
-                start={"learning_rate": 0.25, "steps": 160},
-            ),
-            replace(
-                DP_SGD_OF_THE_PAPER,
-                fixed={**DP_SGD_OF_THE_PAPER.fixed, "clip_norm": 1.0},
-                start={"learning_rate": 0.1},
-            ),
-            replace(
-                ALGORITHM_1,
-                fixed={**ALGORITHM_1.fixed, "steps": 160},
-                start={"alpha": 100.0, "learning_rate": 0.1},
-            ),
-        ),
+        baselines=FEWER_AXES,
         draws=draws,
         epsilons=epsilons,
     )

@@ -40,8 +40,8 @@ from halfmask.methods.released_moments import (
     plan_moments,
     released_numbers,
 )
+from halfmask.methods.targets import coded_targets, in_label_units
 from halfmask.row_products import RowMatrix, Rows, crossed
-from halfmask.settings import CONFIG, config_for
 from halfmask.table import Table
 from halfmask.units import unit_weights
 
@@ -84,37 +84,24 @@ class OneShotConfig:
 
 
 def fit_one_shot(
-    table: Table,
-    releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    config: OneShotConfig | None = None,
-    **options: Any,
+    table: Table, releaser: Releaser, config: OneShotConfig | None = None
 ) -> LinearFit:
-    """A linear model from one Gaussian release under (epsilon, delta) of the releaser's relation.
+    """A linear model from one Gaussian release within the releaser's budget.
 
-    `options` are fields of `OneShotConfig`. Guarantee: docs/proofs/one_shot.md.
+    Guarantee: docs/proofs/one_shot.md.
     """
-    chosen = config_for("one-shot", {CONFIG: config, **options})
-    return plan_one_shot(table, releaser, epsilon=epsilon, delta=delta, config=chosen)()
+    return plan_one_shot(table, releaser, releaser.budget, config or OneShotConfig())()
 
 
 def plan_one_shot(
-    table: Table,
-    releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    config: OneShotConfig | None = None,
+    table: Table, releaser: Releaser, budget: Budget, config: OneShotConfig
 ) -> Callable[[], LinearFit]:
-    """Open the release; what is returned makes it, once, and fits the model.
+    """Open the release, for `budget`; what is returned makes it, once, and fits the model.
 
     The outputs are log-odds for two classes, log-probabilities up to a constant for more, and
     values for a number. A feature map is fitted here, on the public block alone.
     Guarantee: docs/proofs/one_shot.md.
     """
-    config = config or OneShotConfig()
     feature_map = config.feature_map
     label, bounds = _coded_label(table), _bounds(table)
     shards = releaser.shards
@@ -143,7 +130,7 @@ def plan_one_shot(
         unit = unit_weights(
             table.unit,
             numbers=released_numbers(basis.rows.shape[1], private.shape[1], label.shape[1], bounds),
-            mu=Budget(epsilon=epsilon, delta=delta, relation=releaser.relation).mu,
+            mu=budget.mu,
             relation=releaser.relation,
         )
         basis = replace(basis, row_weights=basis.row_weights * unit.rows)
@@ -156,8 +143,7 @@ def plan_one_shot(
         bounds=bounds,
         weights=choose_weights(bounds, coefficient=config.coefficient),
         releaser=releaser,
-        epsilon=epsilon,
-        delta=delta,
+        mu=budget.mu,
         what=_words(table),
         own=own_place(table.n, shards),
     )
@@ -240,7 +226,8 @@ def _known_label(table: Table) -> _KnownLabel | None:
     if known.groups:
         groups = np.eye(max(known.groups) + 1)[list(known.groups)]
         return _KnownLabel(middle=groups[np.asarray(table.label)], groups=groups)
-    low, high = _label_bounds(table)
+    assert table.label_bounds is not None
+    low, high = table.label_bounds
     half = (high - low) / 2
     middles, reach = known.middles(np.asarray(table.label, dtype=np.float64))
     return _KnownLabel(middle=((middles - (high + low) / 2) / half)[:, None], reach=reach / half)
@@ -285,7 +272,7 @@ def _from_sums(
         coef = known.added(coef, moments, basis)
     slopes, intercept = basis.unfold(coef)
     if not classes:
-        slopes, intercept = _in_label_units(table, slopes, intercept)
+        slopes, intercept = in_label_units(table, slopes, intercept)
     chosen |= {"head": head, "prior": ridge.prior, "label_variance": ridge.label_variance}
     return slopes.T, intercept, chosen
 
@@ -311,7 +298,7 @@ def _from_moments(
     chosen = {"public_prior": fit.alone.prior, "private_prior": fit.private_prior}
     if not classes:
         slopes, intercept = _unfold(basis, coef)
-        slopes, intercept = _in_label_units(table, slopes, intercept)
+        slopes, intercept = in_label_units(table, slopes, intercept)
         return slopes.T, intercept, {"head": "ridge", **chosen}
     gram = np.block(
         [
@@ -363,40 +350,15 @@ def _unfold(basis: PublicBasis, coef: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return np.vstack([slopes, coef[width:]]), intercept
 
 
-def _in_label_units(
-    table: Table, slopes: np.ndarray, intercept: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    low, high = _label_bounds(table)
-    half = (high - low) / 2
-    return slopes * half, intercept * half + (high + low) / 2
-
-
-def _label_bounds(table: Table) -> tuple[float, float]:
-    if table.label_bounds is None:
-        raise InputError("A regression needs bounds for its label: declare them in the schema.")
-    return table.label_bounds
-
-
 def _coded_label(table: Table) -> np.ndarray:
     """One column in [-1, 1] for two classes or a number, one-hot columns for more classes.
 
     A missing label is the middle of all codes, so that no bound grows by it
     (docs/proofs/missing_labels.md).
     """
-    if table.label is None:
-        raise InputError("The table has no label: encode it with its label to fit a model.")
-    missing = table.skipped
-    if table.classes is None:
-        low, high = _label_bounds(table)
-        middle, half = (high + low) / 2, (high - low) / 2
-        scaled = (np.asarray(table.label, dtype=np.float64) - middle) / half
-        return np.clip(np.where(missing, 0.0, scaled), -1, 1)[:, None]
-    codes = np.asarray(table.label)
-    if len(table.classes) == 2:
-        return np.where(missing, 0.0, np.where(codes == 1, 1.0, -1.0))[:, None]
-    coded: np.ndarray = np.eye(len(table.classes))[codes]
-    coded[missing] = 1 / len(table.classes)
-    return coded
+    classes = len(table.classes or ())
+    coded = coded_targets(table, classes if classes > 2 else 1)
+    return 2 * coded - 1 if classes == 2 else coded
 
 
 def _bounds(table: Table) -> RowBounds:

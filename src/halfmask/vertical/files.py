@@ -116,27 +116,27 @@ def _encoded(
 def label_codes(schema: Schema, frame: Any) -> np.ndarray:
     """The label column as 0 and 1, positions in the declared classes; a foreign one is an error.
 
-    A number is its place between the declared bounds, from 0 to 1.
+    A number is its place between the declared bounds, from 0 to 1. An error says neither how many
+    labels are wrong nor where: that would tell of private labels.
     """
     check_columns(frame, [schema.label.name])
     if schema.label.classes is None:
         assert schema.label.bounds is not None
         low, high = schema.label.bounds
         values = numbers(frame, schema.label.name)
-        lacking = int(np.isnan(values).sum())
-        if lacking:
+        if np.isnan(values).any():
             raise DataError(
-                f"Column {schema.label.name!r}: {lacking} labels are missing: fill them in, or "
-                "choose the rows by public facts."
+                f"Column {schema.label.name!r}: expected a number in every row: fill in what is "
+                "missing, or choose the rows by public facts."
             )
         places: np.ndarray = (np.clip(values, low, high) - low) / (high - low)
         return places
     codes = level_codes(texts(frame, schema.label.name), schema.label.classes)
-    bad = np.flatnonzero(codes < 0)
-    if len(bad):
+    if (codes < 0).any():
+        declared = " or ".join(repr(name) for name in schema.label.classes)
         raise DataError(
-            f"Column {schema.label.name!r}: {len(bad)} labels are missing or not among the "
-            "declared classes: correct them or the schema."
+            f"Column {schema.label.name!r}: expected {declared}, the declared classes, in every "
+            "row: correct the file or the schema."
         )
     return codes.astype(np.float64)
 

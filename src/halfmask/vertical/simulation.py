@@ -281,12 +281,7 @@ def simulate_experts(
     if label_private and hidden is None:
         # Without a ledger of the label holder's, what labels cost is stated and not limited.
         ledger = budget.label_ledger or MemoryLedger(epsilon=_UNLIMITED, delta=budget.delta)
-        terms = pay_for_labels(
-            coordinator,
-            releaser=budget.door(ledger, len(parties) + 1),
-            epsilon=budget.epsilon,
-            delta=budget.delta,
-        )
+        terms = pay_for_labels(coordinator, budget.door(ledger, len(parties) + 1), budget)
     else:
         labels = task.labels if hidden is None else hidden.targets
         terms = LabelTerms(prior=class_prior(labels, private=False, ratio=1.0, releaser=None))

@@ -10,7 +10,6 @@ import numpy as np
 
 from halfmask.accounting import budget
 from halfmask.accounting.ledger import BudgetLedger, MemoryLedger
-from halfmask.accounting.relations import Relation
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
@@ -69,26 +68,20 @@ def check_loss(name: str, label_bounds: tuple[float, float] | None) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class Budget(budget.Budget):
     """What each party may spend; a seed makes the noise reproducible and not private.
 
     `ledgers` are the parties' own, by name; `label_ledger` is the label holder's. Where one is not
     given, a budget of this run alone takes its place.
     """
 
-    epsilon: float
-    delta: float
-    relation: Relation = "replace"
     unsafe_seed: int | None = None
     ledgers: Mapping[str, BudgetLedger] = field(default_factory=dict)
     label_ledger: BudgetLedger | None = None
 
     def releaser(self, name: str, index: int) -> Releaser:
         """The door of one party: its own ledger, its own noise; what it opens is one charge."""
-        ledger = self.ledgers.get(name) or MemoryLedger(
-            epsilon=self.epsilon, delta=self.delta, relation=self.relation
-        )
-        return self.door(ledger, index)
+        return self.door(self.ledgers.get(name) or MemoryLedger.of(self), index)
 
     def door(self, ledger: BudgetLedger, index: int) -> Releaser:
         """A door with noise of its own; unsafe seeds differ between parties."""
@@ -97,5 +90,4 @@ class Budget:
 
     def ratio(self, withhold_share: float) -> float:
         """μ for one replaced row, where a withheld row has `withhold_share` of it."""
-        mu = budget.Budget(epsilon=self.epsilon, delta=self.delta).mu
-        return mu if self.relation == "replace" else mu / withhold_share
+        return self.mu if self.relation == "replace" else self.mu / withhold_share
