@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from halfmask.accounting.budget import Budget, printed
+from halfmask.derived import with_made
 from halfmask.encoding import MAX_LEARNT_LEVELS, level_codes
 from halfmask.errors import DataError, HalfmaskError, SchemaError, place
 from halfmask.expectation import Expectation, expect
@@ -115,6 +116,8 @@ def _check_rows(found: Checked, tables: dict[str, Any], rows: FileRows, budget: 
     except SchemaError as error:
         problems += str(error).splitlines()
     found.faults += _findings("\n".join(problems))
+    if found.schema is not None:
+        rows = with_made(rows, found.schema)
     _check_values(found, rows, label, columns, unit)
     found.warnings += _declared_warnings(columns)
     found.warnings += _unit_warnings(rows, label, columns, unit)

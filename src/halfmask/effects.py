@@ -517,7 +517,7 @@ class _View:
         import pyarrow as pa
 
         schema = self.encoder.schema
-        blank = {column.name: pa.array([None], pa.string()) for column in schema.columns}
+        blank = {name: pa.array([None], pa.string()) for name in schema.read}
         first = schema.label.classes[0] if schema.label.classes else 0
         blank[schema.label.name] = pa.array([str(first)])
         return self.encoder.encode(pa.table(blank))

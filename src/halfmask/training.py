@@ -43,6 +43,11 @@ SKIPPED_PRIVATE = (
     "Labels may be missing. Whether a row has one is protected like the label itself, so the "
     "number of rows that have one is not told."
 )
+MADE = (
+    "Public functions of other columns, known of every row, with whether there is a value at all: "
+    "{}."
+)
+KNOWN_LABEL = "Of the private label {} counts as public, for every training row."
 SKIPPED_PUBLIC = "Rows without a label were left out: which rows have one counts as public."
 
 
@@ -215,7 +220,7 @@ def _checked_weights(
     if method != "additive":
         raise InputError(
             f"Method {method!r} takes no sample_weight: leave it out, or use additive, which needs "
-            "a schema."
+            "a schema and learns classes or a number."
         )
     return kept
 
@@ -294,6 +299,11 @@ def state(table: Table, releaser: Releaser, *, notes: Sequence[str] = ()) -> Sta
         notes.append(SKIPPED_PRIVATE if table.label_private else SKIPPED_PUBLIC)
     if schema is not None:
         public, private, label = schema.public, schema.private, schema.label.name
+        made = [f"{c.name} = {c.public}" for c in schema.columns if c.public is not None]
+        if made:
+            notes.append(MADE.format(", ".join(made)))
+        if schema.label.public is not None:
+            notes.append(KNOWN_LABEL.format(schema.label.public))
     else:
         public = tuple(dict.fromkeys(table.public_sources))
         private, label = tuple(dict.fromkeys(table.private_sources)), "y"

@@ -83,7 +83,7 @@ def encoded_pieces(
     names = rows.column_names
     if model.encoder is not None:
         schema = model.encoder.schema
-        wanted = {*(column.name for column in schema.columns), schema.label.name}
+        wanted = {*schema.read, schema.label.name}
         names = [name for name in names if name in wanted]
     for start, piece in rows.pieces(names):
         with numbered(start):
@@ -103,6 +103,7 @@ def _chosen(method: str, schema: Schema, rows: int, budget: Budget, *, spread: b
         public_columns=len(schema.public),
         private_columns=len(schema.private),
         label_private=label.role == "private",
+        label_known=label.public is not None,
         task=label.task,
         classes=len(label.classes or ()),
         epsilon=budget.epsilon,

@@ -18,6 +18,7 @@ from halfmask.experiments.feature_privacy import (
     Figure,
     Part,
     Tables,
+    check_rows,
     encoded,
     public_columns,
     run_figure,
@@ -80,6 +81,7 @@ def run(
 ) -> dict[str, Any]:
     """All curves of the figure."""
     split = load_mnist(data)
+    check_rows(train_rows, len(split.y_train), test_rows=0)
     figure = Figure(
         name="mnist-pixels",
         title="MNIST, a sixth of the pixels and the digit public",

@@ -26,6 +26,7 @@ from halfmask.experiments.feature_privacy import (
     Figure,
     Part,
     Tables,
+    check_rows,
     encoded,
     public_columns,
     run_figure,
@@ -84,6 +85,7 @@ def run(
 ) -> dict[str, Any]:
     """All curves of the figure."""
     rows, labels, source = load(data, train_rows + test_rows)
+    check_rows(train_rows, len(labels), test_rows=test_rows)
     figure = Figure(
         name="purchase100",
         title="Purchase100, 100 of 600 columns and the label public",

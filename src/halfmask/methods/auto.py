@@ -26,6 +26,7 @@ class Problem:
     epsilon: float
     delta: float
     rows_per_unit: int = 1
+    label_known: bool = False  # whether a function of the private label is public
     levels: bool = False  # whether columns are declared, so that they can be read as levels
 
     @classmethod
@@ -41,6 +42,7 @@ class Problem:
             epsilon=budget.epsilon,
             delta=budget.delta,
             rows_per_unit=table.rows_per_unit,
+            label_known=table.schema is not None and table.schema.label.public is not None,
             levels=bool(table.coded),
         )
 
@@ -59,6 +61,12 @@ def choose(problem: Problem) -> Choice:
         raise InputError(
             "No column is private: there is nothing to protect. Mark a column or the label as "
             "private, or use an ordinary library."
+        )
+    if problem.label_known and problem.private_columns == 0:
+        return Choice(
+            method="one-shot",
+            reason="only the label is private, and a function of it is public: the sums by that "
+            "function are exact, and noise falls on what it leaves open",
         )
     many = problem.task == "classification" and problem.classes > 2
     if problem.levels and not (many and _class_means_tell(problem)):

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from halfmask.accounting.budget import Budget
+from halfmask.derived import PublicLabel
 from halfmask.encoding import Scaled, declared
 from halfmask.errors import InputError
 from halfmask.mechanisms.clipping import clip_rows
@@ -120,6 +121,10 @@ def plan_one_shot(
     )
     bounds = replace(bounds, public=basis.norm)
     private = _enforced(private, bounds)
+    known = _known_label(table) if not private.shape[1] else None
+    if known is not None:
+        label = known.rest(label)
+        known = replace(known, middle=shards.gather(known.middle))
     if table.unit is not None:
         check_rows(basis.rows, basis.row_weights, bounds)
         unit = unit_weights(
@@ -145,16 +150,87 @@ def plan_one_shot(
 
     def fit() -> LinearFit:
         moments = release()
+        if known is not None:
+            moments = known.adjusted(moments, basis)
         if bounds.non_negative:
             zeroed = known_zeros(moments.private_private, table.private_sources)
             moments = replace(moments, private_private=zeroed)
         if private.shape[1]:
             coef, intercept, chosen = _from_moments(table, basis, moments)
         else:
-            coef, intercept, chosen = _from_sums(table, basis, moments)
+            coef, intercept, chosen = _from_sums(table, basis, moments, known)
         return LinearFit(coef=coef, intercept=intercept, details=chosen, feature_map=feature_map)
 
     return fit
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _KnownLabel:
+    """What is public of a private label, as codes: y = middle + reach · rest, |rest| at most 1.
+
+    For classes `groups` (classes x groups) says which go together, `middle` has one column a group
+    (which of them a row is in), and the label itself is released: the sums of a group are known.
+    Guarantee: docs/proofs/one_shot.md, Theorem 4.
+    """
+
+    middle: np.ndarray
+    reach: float = 1.0
+    groups: np.ndarray | None = None
+
+    def rest(self, label: np.ndarray) -> np.ndarray:
+        """What is left to release: of a number its place around the middle."""
+        if self.groups is not None:
+            return label
+        rest: np.ndarray = np.clip((label - self.middle) / self.reach, -1, 1)
+        return rest
+
+    def adjusted(self, moments: Moments, basis: PublicBasis) -> Moments:
+        """The noisy sums less what is known of their noise: the sums of a group are public."""
+        if self.groups is None:
+            return moments
+        sizes, noisy = self.groups.sum(axis=0), moments.public_label
+        error = (noisy @ self.groups - self._exact(basis)) / sizes
+        left = 1 - len(sizes) / len(self.groups)
+        return replace(
+            moments,
+            public_label=noisy - error @ self.groups.T,
+            public_label_variance=moments.public_label_variance * left,
+        )
+
+    def added(self, coef: np.ndarray, moments: Moments, basis: PublicBasis) -> np.ndarray:
+        """Coefficients of what was released, with those of the public part, which has no noise."""
+        exact = self._exact(basis)
+        public = replace(moments, public_label_variance=0.0)
+        if self.groups is None:
+            return _ridge(public, exact, 1.0).coef + self.reach * coef
+        # Chances of a group from its exact sums; of a class within its group from the noisy ones.
+        sizes = self.groups.sum(axis=0)
+        many = len(sizes)
+        even = crossed(basis.rows, basis.row_weights) / many
+        ridge = _ridge(public, exact - even[:, None], 1 / many * (1 - 1 / many))
+        between = softmax_of_ridge(basis.rows, basis.row_weights, exact, ridge, 0.0)
+        between[0] -= np.log(sizes) / basis.constant
+        within = coef - (coef @ self.groups / sizes) @ self.groups.T
+        both: np.ndarray = within + between @ self.groups.T
+        return both
+
+    def _exact(self, basis: PublicBasis) -> np.ndarray:
+        return crossed(basis.rows, self.middle * basis.row_weights[:, None])
+
+
+def _known_label(table: Table) -> _KnownLabel | None:
+    known = None if table.schema is None else PublicLabel.of(table.schema.label)
+    if known is None:
+        return None
+    assert table.label is not None
+    if known.groups:
+        groups = np.eye(max(known.groups) + 1)[list(known.groups)]
+        return _KnownLabel(middle=groups[np.asarray(table.label)], groups=groups)
+    assert table.label_bounds is not None
+    low, high = table.label_bounds
+    half = (high - low) / 2
+    middles, reach = known.middles(np.asarray(table.label, dtype=np.float64))
+    return _KnownLabel(middle=((middles - (high + low) / 2) / half)[:, None], reach=reach / half)
 
 
 def _enforced(private: Rows, bounds: RowBounds) -> Rows:
@@ -171,7 +247,7 @@ def _enforced(private: Rows, bounds: RowBounds) -> Rows:
 
 
 def _from_sums(
-    table: Table, basis: PublicBasis, moments: Moments
+    table: Table, basis: PublicBasis, moments: Moments, known: _KnownLabel | None
 ) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """All features public: the label's sums are all that is needed."""
     classes = len(table.classes or ())
@@ -192,6 +268,8 @@ def _from_sums(
     else:
         ridge = _ridge(moments, sums, 1.0)
         coef, head = ridge.coef, "ridge"
+    if known is not None:
+        coef = known.added(coef, moments, basis)
     slopes, intercept = basis.unfold(coef)
     if not classes:
         slopes, intercept = in_label_units(table, slopes, intercept)

@@ -34,6 +34,7 @@ from halfmask.neural.network import Mlp
 from halfmask.neural.padding import BY_CLASS, PADDINGS, PAID, Padding, free_padding
 from halfmask.neural.paid import Spent, plan_means, quietness
 from halfmask.neural.pretrain import as_rows
+from halfmask.neural.public_features import learn_public_features
 from halfmask.neural.regularisers import regulariser_of
 from halfmask.neural.rows import NetworkRows, Singles, blocks
 from halfmask.neural.structured import StructuredRows
@@ -225,6 +226,8 @@ def _whole_network(
     seed = torch.Generator().manual_seed(int(public_generator(config.public_seed).integers(2**62)))
     width = public.shape[1] + data.private.shape[1]
     network = Mlp((width, config.hidden, data.classes), generator=seed)
+    if isinstance(config, Algorithm1Config) and config.start == "neighbours":
+        learn_public_features(network, public, seed)
     labels = torch.from_numpy(data.labels)
     alone = label_private and not data.private.shape[1]
     # Padding must not see a private label, not even where it makes no difference.

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from halfmask.vertical.simulation import Simulation
 
 _LABELS_IN_CLEAR = {
-    "admm": "The broadcast dual tells every party every label: its sign is the label's.",
-    "fdml-sgd": "The broadcast slopes tell every party every label: their sign is the label's.",
+    "admm": "The broadcast dual tells every party every label: its sign tells a class, its value a "
+    "number.",
+    "fdml-sgd": "The broadcast slopes tell every party every label: their sign tells a class, "
+    "their value a number.",
     "experts": "Labels are sent to the parties in clear: there is no label privacy among them.",
 }
 _LEARNS = {

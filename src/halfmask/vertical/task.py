@@ -38,15 +38,33 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The parties' columns and the label holder's labels (0 and 1), in one order of rows."""
+    """The parties' columns and the label holder's labels, in one order of rows.
+
+    Labels are 0 and 1, or with `label_bounds` places of a number between them, from 0 to 1.
+    """
 
     columns: tuple[Columns, ...]
     labels: Vector
     test_labels: Vector | None = None
+    label_bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        if not np.isin(self.labels, (0.0, 1.0)).all():
-            raise InputError("Vertical methods predict one of two classes: declare two.")
+        if self.label_bounds is None and not np.isin(self.labels, (0.0, 1.0)).all():
+            raise InputError(
+                "Vertical methods predict one of two classes, or a number within declared bounds."
+            )
+
+    def check_loss(self, name: str) -> None:
+        """A number is learnt by the squared loss, and by no other here."""
+        check_loss(name, self.label_bounds)
+
+
+def check_loss(name: str, label_bounds: tuple[float, float] | None) -> None:
+    """Refuse the losses of two classes where the label is a number."""
+    if label_bounds is not None and name != "squared":
+        raise InputError(
+            f"The label is a number, and the loss {name} is for two classes: set loss=squared."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
