@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from scipy.stats import t as student
 
 from halfmask.encoding import Coding, Grid, Levels, Scaled
 from halfmask.errors import InputError
+from halfmask.signs import part_of
 from halfmask.table import Codes, Encoder, KeptColumn, Table
 
 if TYPE_CHECKING:
@@ -292,8 +293,7 @@ class _View:
         self.encoder = _plain_encoder(model.encoder)
         self.count = float(model.details.get("rows_counted", MOST_ROWS))
         self.fit: Any = vars(model)["fit"]
-        free = self.additive and self.fit.free is not None
-        self.rows = int(min(max(self.count, 2), MOST_ROWS // 4 if free else MOST_ROWS))
+        self.rows = int(min(max(self.count, 2), MOST_ROWS))
         facts = model.details.get("levels") if self.additive else None
         columns = self.encoder.schema.columns
         self.facts: list[dict[str, Any]] = facts if facts is not None else [{} for _ in columns]
@@ -583,9 +583,16 @@ def _bars(
 
 
 def _trained(view: _View, draws: int) -> Iterator[Model]:
-    """Models of the imagined rows, with fresh noise of the strength the data's rows had."""
+    """Models of the imagined rows, with fresh noise of the strength the data's rows had.
+
+    A free model of the public columns is taken as it is: no noise goes into it.
+    """
     from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
+    from halfmask.accounting.ledger import MemoryLedger
     from halfmask.mechanisms.noise import noise_source
+    from halfmask.mechanisms.release import Releaser
+    from halfmask.methods.additive import fit_additive
+    from halfmask.row_products import fixed_order
     from halfmask.training import train
 
     model, privacy = view.model, view.model.privacy
@@ -593,14 +600,27 @@ def _trained(view: _View, draws: int) -> Iterator[Model]:
     if view.rows < view.count and math.isfinite(epsilon):
         mu = gaussian_mu(epsilon, privacy.delta) * view.count / view.rows
         epsilon = gaussian_epsilon(mu, privacy.delta)
+    given: dict[str, Any] = {"epsilon": epsilon, "delta": privacy.delta}
+    relation = privacy.relation
+    trained: Model
     for draw in range(draws):
-        yield train(
-            view.labelled,
-            epsilon=epsilon,
-            delta=privacy.delta,
-            relation=privacy.relation,
-            method=model.method,
-            noise=noise_source(draw),
-            encoder=view.encoder,
-            options=model.options,
-        )
+        noise = noise_source(draw)
+        with part_of("noise bars of effects"):
+            if view.additive:
+                door = Releaser(MemoryLedger(**given, relation=relation), noise, whole_plan=True)
+                outputs = getattr(view.fit, "outputs", (view.fit,))
+                free = [output.free for output in outputs if output.free is not None]
+                with fixed_order(len(view.codings)):
+                    fit = fit_additive(view.labelled, door, **given, free_models=free)
+                trained = replace(cast(Any, model), fit=fit)
+            else:
+                trained = train(
+                    view.labelled,
+                    **given,
+                    relation=relation,
+                    method=model.method,
+                    noise=noise,
+                    encoder=view.encoder,
+                    options=model.options,
+                )
+        yield trained

@@ -63,6 +63,7 @@ def check(
     from halfmask.accounting.relations import check_relation
     from halfmask.checking import check_file
     from halfmask.errors import InputError
+    from halfmask.model_folder import write_text
 
     check_epsilon(epsilon)
     check_delta(delta)
@@ -72,7 +73,7 @@ def check(
         file, schema_file, epsilon=epsilon, delta=delta, relation=check_relation(relation)
     )
     if full is not None and found.schema is not None:
-        full.write_text(found.schema.to_toml(), encoding="utf-8")
+        write_text(full, found.schema.to_toml())
     emit(found.to_json(), _text(found, file), as_json)
     if found.faults:
         raise click.exceptions.Exit(2)

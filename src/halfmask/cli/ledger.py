@@ -66,11 +66,15 @@ def show(*, file: Path, as_json: bool) -> None:
             for entry in entries
         ],
     }
+    back = len(book.verify().refunded)
+    data["taken_back"] = back
     lines = [f"{file}: {_words(book)}, created {book.created}"]
     for entry in entries:
         charged = "; ".join(describe(event) for event in entry.events) or "nothing"
         seeded = "; NOT PRIVATE: seeded noise can be drawn again" if entry.seeded else ""
         lines.append(f"  {entry.seq:>3}  {entry.time}  {entry.what}: {charged}{seeded}")
+    if back:
+        lines.append(f"  charges taken back, interrupted before their first release: {back}")
     lines.append(
         f"spent epsilon {printed(spent)}; a training with epsilon {printed_room(data['left'])} "
         "still fits"

@@ -89,9 +89,10 @@ def reproduce(
         import json
 
         from halfmask.cli.output import plain
+        from halfmask.model_folder import write_text
 
         path = out / f"{name}.json"
-        path.write_text(json.dumps(plain(result), indent=2), encoding="utf-8")
+        write_text(path, json.dumps(plain(result), indent=2))
         note(f"Results written to {path}.")
     shown = getattr(module, "shown", _table)
     emit(result, shown(result), as_json)

@@ -250,11 +250,14 @@ def fit_additive(
     delta: float,
     public_model: Any = None,
     sample_weight: Floats | None = None,
+    free_models: Sequence[FreeModel | PublicModel] = (),
 ) -> AdditiveFit | ClassesFit:
     """Fit under (epsilon, delta). Guarantee: docs/proofs/additive.md.
 
     `public_model` takes the place of the free model (see `public_model.cross_fitted_public`).
     `sample_weight` are public weights of the rows, not negative, of which the largest counts as 1.
+    `free_models`, one for each class of several, are taken as they are. That is for imagined rows
+    (halfmask.effects): on rows that they have seen, their errors would be too small.
     """
     if not table.coded:
         raise InputError("Method 'additive' needs a schema: a bare array has no levels.")
@@ -270,8 +273,11 @@ def fit_additive(
     if table.classes is not None and len(table.classes) > 2:
         from halfmask.methods.additive_classes import ClassesRun
 
-        return ClassesRun(table, releaser, budget.mu, public_model, sample_weight).run()
-    return AdditiveRun(table, releaser, budget.mu, public_model, sample_weight).run()
+        run: AdditiveRun = ClassesRun(table, releaser, budget.mu, public_model, sample_weight)
+    else:
+        run = AdditiveRun(table, releaser, budget.mu, public_model, sample_weight)
+    run.free_models = list(free_models)
+    return run.run()
 
 
 def _check_public_model(table: Table, public_model: Any) -> None:
@@ -298,6 +304,7 @@ class AdditiveRun:
         sample_weight: Floats | None = None,
     ) -> None:
         self._public_model, self._groups = public_model, table.unit
+        self.free_models: list[FreeModel | PublicModel] = []
         self._shards, self._here = releaser.shards, own_place(table.n, releaser.shards)
         self._columns = table.coded
         self._private = [p for p, c in enumerate(table.coded) if c.private]
@@ -424,6 +431,7 @@ class AdditiveRun:
         known = np.full(len(everyone), base)
         if places:
             known, free = self._free_model(places, everyone, counted)
+            self.details["free_score"] = self._free_score(known, everyone, counted)
         unit = float(np.std(everyone - known)) if self._number else 1.0
         unit = max(unit, 1e-3) if self._number else 1.0
         offset = known[self._here]
@@ -449,6 +457,14 @@ class AdditiveRun:
             bend=bend,
         )
 
+    def _free_score(self, known: Floats, label: Floats, weights: Floats) -> dict[str, float]:
+        """How well public columns alone tell a public label, on rows that they did not see."""
+        if self._number:
+            missed = self._half * math.sqrt(np.average((label - known) ** 2, weights=weights))
+            return {"rmse": float(missed)}
+        loss = np.logaddexp(0.0, known) - label * known
+        return {"log_loss": float(np.average(loss, weights=weights))}
+
     def _free_model(
         self, places: Sequence[int], target: Floats, weights: Floats, outputs: int = 1
     ) -> tuple[Floats, FreeModel | PublicModel]:
@@ -456,6 +472,10 @@ class AdditiveRun:
         codes, columns = _stacked(self._columns, places), [self._columns[p] for p in places]
         if self._shards.count > 1:
             codes = self._shards.gather(codes.astype(np.float64)).astype(codes.dtype)
+        if len(self.free_models) >= outputs:
+            free = self.free_models[0]
+            self.free_models = [*self.free_models[1:], free]
+            return free.scores(codes), free
         task: Task = "regression" if self._number else "classification"
         if self._public_model is not None:
             even = bool((weights == weights[0]).all())

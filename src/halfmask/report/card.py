@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 
+from halfmask.reference import NOT_PRIVATE
 from halfmask.report import words
 from halfmask.report.covered import NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
@@ -125,6 +126,14 @@ def _body(facts: Facts, level: int) -> list[str]:
         lines += [f"{head} Scores", "", f"**{NOT_COVERED}**", ""]
         lines += [] if facts.measured.better_than_constant else [f"**{NO_BETTER}**", ""]
         lines += _table(words.SCORE_HEADINGS, words.score_rows(facts))
+        if facts.measured.classes:
+            lines += _table(words.CLASS_HEADINGS, words.class_rows(facts))
+            lines += _table(*words.confusion_rows(facts))
+        if facts.measured.groups:
+            lines += _table(*words.group_rows(facts))
+        if facts.measured.reference:
+            lines += [f"**{NOT_PRIVATE}**", ""]
+            lines += _table(words.REFERENCE_HEADINGS, words.reference_rows(facts))
     if facts.audits:
         lines += [f"{head} Audit", "", f"**{words.AUDITED_ROWS}**", ""]
         lines += _table(words.AUDIT_HEADINGS, words.audit_rows(facts))

@@ -1,0 +1,73 @@
+"""Ctrl-C: every command ends with 130, and what it is writing is whole or not there."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+class _Asked:
+    """Whether Ctrl-C was pressed since the command began, and whether it has to wait."""
+
+    now = False
+    waits = 0
+
+
+_asked = _Asked()
+
+
+@contextmanager
+def heard() -> Iterator[None]:
+    """Within: Ctrl-C raises KeyboardInterrupt, also where Python would only print and forget it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _asked.now, _asked.waits = False, 0
+    before, shown = signal.signal(signal.SIGINT, _on_signal), sys.unraisablehook
+
+    def unraised(lost: Any) -> None:
+        # Raised in a destructor or a callback of C, where nobody can catch it: once more, then,
+        # and from outside, since this is still the same place.
+        if isinstance(lost.exc_value, KeyboardInterrupt):
+            threading.Timer(0.02, _again).start()
+        else:
+            shown(lost)
+
+    sys.unraisablehook = unraised
+    try:
+        yield
+    finally:
+        sys.unraisablehook = shown
+        signal.signal(signal.SIGINT, before)
+
+
+def _again() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    _asked.now = True
+    if not _asked.waits:
+        raise KeyboardInterrupt
+
+
+def asked() -> bool:
+    """Whether Ctrl-C was pressed: libraries may have turned it into an error of their own."""
+    return _asked.now
+
+
+@contextmanager
+def after_this() -> Iterator[None]:
+    """Ctrl-C waits for the end of this, which is short: what is paid for is not thrown away."""
+    _asked.waits += 1
+    try:
+        yield
+    finally:
+        _asked.waits -= 1
+    if _asked.now and not _asked.waits:
+        raise KeyboardInterrupt
