@@ -72,9 +72,21 @@ class Row:
 class Effect:
     """What each level of a column adds, against the average row, to the score of `outcome`.
 
-    `low` and `high` are the ends of the bars: training again with other noise gives, on average,
-    an effect within them in 19 of 20 cases. `share` is the part of rows with a level, noisy
-    for private columns, None where nothing was released of it.
+    Attributes
+    ----------
+    column, role, outcome : str
+        The column, whether it is private, and the class (or label) whose score it adds to.
+    levels : tuple of str
+        Names of bins and categories.
+    values : tuple of float
+        What each level adds.
+    low, high : tuple of float
+        The ends of the bars: training again with other noise gives, on average, an effect within
+        them in 19 of 20 cases.
+    share : tuple of float or None
+        The part of rows with a level, noisy for private columns; None where nothing was released.
+    ordered : bool
+        Whether levels are those of a number or date.
     """
 
     column: str
@@ -143,6 +155,16 @@ class Effects(Sequence[Effect]):
     """The effects of all columns, those that matter most first; `effects["age"]` finds one.
 
     They are found when first looked at. With more than two classes each column has one for each.
+
+    Examples
+    --------
+    >>> from halfmask import HalfmaskClassifier
+    >>> from halfmask.datasets import load_adult
+    >>> train, test, schema = load_adult()
+    >>> model = HalfmaskClassifier(schema, epsilon=4.0, method="gd").fit(train.slice(0, 500))
+    >>> age = model.effects_["age"]
+    >>> print(len(age.values) == len(age.levels) == len(age.low))
+    True
     """
 
     def __init__(self, find: Callable[[], Sequence[Effect]]) -> None:
@@ -196,7 +218,17 @@ class Effects(Sequence[Effect]):
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Why a row got its score: the average row's score, and what each column added."""
+    """Why a row got its score: the average row's score, and what each column added.
+
+    Attributes
+    ----------
+    score, average : float
+        The row's score, and that of the average row.
+    added : dict
+        What each column added; with `average` it sums to `score`.
+    outcome : str
+        The class (or label) the score is of.
+    """
 
     score: float
     average: float

@@ -236,6 +236,22 @@ class Ledger(BudgetLedger):
     """A ledger in a file: append-only, hash-chained, locked while it is read and written.
 
     Use `create`, `open` or `open_or_create`. Guarantee: docs/proofs/ledger.md.
+
+    Attributes
+    ----------
+    epsilon, delta, relation : float, float, str
+        The budget.
+    path : Path
+        The file; what was acknowledged lies beside it, in a file that ends in `.head`.
+    created : str
+        When.
+
+    Examples
+    --------
+    >>> from halfmask import Ledger
+    >>> ledger = Ledger.create("people.ledger", epsilon=2.0, delta=1e-6)
+    >>> print(ledger.spent(), ledger.room())
+    0.0 2.0
     """
 
     def __init__(self, path: Path, chain: Chain) -> None:

@@ -19,6 +19,7 @@ EXPERIMENTS = {
     "adult-erm": "halfmask.experiments.adult_erm",
     "adult-roles": "halfmask.experiments.adult_roles",
     "tables": "halfmask.experiments.tables",
+    "peers": "halfmask.experiments.peers",
     "auto": "halfmask.experiments.auto_truth",
     "mnist-labels": "halfmask.experiments.mnist_labels",
     "label-logistic": "halfmask.experiments.label_logistic",
