@@ -57,11 +57,15 @@ def _either(words: Sequence[str]) -> str:
 
 def known_keys(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
     """Refuse a key that is none of `known`, with the nearest one."""
-    for key in given:
+    for key, value in given.items():
         if key not in known:
+            dotted = ""
+            if where.startswith("[columns.") and isinstance(value, Mapping):
+                name = f"{where.removeprefix('[columns.').removesuffix(']')}.{key}"
+                dotted = f' If the column is called {name!r}, write [columns."{name}"].'
             raise SchemaError(
                 f"{where} has an unknown key {key!r}.{suggest(key, known)} "
-                f"The keys are {', '.join(known)}."
+                f"The keys are {', '.join(known)}.{dotted}"
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import pytest
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor, Schema
 from halfmask.accounting.ledger import Ledger
+from halfmask.methods.auto import Problem, choose
 from halfmask.report.card import markdown
 from halfmask.report.effects import meaning
 from halfmask.report.facts import Audit, Facts, Inference, gather
 from halfmask.statement import Statement
+from halfmask.table import Task
 
 pytest.importorskip("matplotlib")
 from halfmask.report.html import page
@@ -92,6 +95,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
             schema("public", skip=True), method="sgd", epsilon=20.0, unsafe_seed=1
         ),
         "withheld": HalfmaskClassifier(schema("public"), relation="withhold", epsilon=9.0),
+        "constant": HalfmaskClassifier(schema(age="private"), epsilon=0.2),
         "number": HalfmaskRegressor(schema(number=True), epsilon=20.0),
     }
     found: list[str] = []
@@ -120,8 +124,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     nothing = replace(first.statement, events=(), released=(), private=())
     found += prose_of_statement(nothing)
     facts.append(replace(first, model=replace(first.model, privacy=nothing), gains=()))
-    for each in facts:
-        found += prose_of_page(page(each))
+    with pytest.MonkeyPatch.context() as patch:
+        # Figures hold no sentences, and take most of the time.
+        patch.setattr("halfmask.report.html.inline_svg", lambda *_, **__: "")
+        patch.setattr("halfmask.report.effects.svg", lambda *_: "")
+        for each in facts:
+            found += prose_of_page(page(each))
     found += sentences(meaning("result", classes=False))
     assert "What is promised" in markdown(first)
     return list(dict.fromkeys(found))
@@ -130,6 +138,34 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_every_sentence_of_statements_and_reports_is_in_the_glossary(told: list[str]) -> None:
     text = shape(re.sub(r"[|*`\n]", " ", GLOSSARY.read_text(encoding="utf-8")))
     missing = [each for each in told if shape(each) not in text]
+    assert not missing, "docs/glossary.md lacks:\n" + "\n".join(missing)
+
+
+def test_every_reason_for_a_method_is_in_the_glossary() -> None:
+    """They stand in the report, under how the model was trained."""
+    text = shape(re.sub(r"[|*`\n]", " ", GLOSSARY.read_text(encoding="utf-8")))
+    sizes = product(
+        (100, 10_000), (0, 3, 40), (0, 1, 40), (True, False), (0, 2, 5), (0.1, 8.0), (True, False)
+    )
+    reasons = set()
+    for rows, public, private, hidden, classes, epsilon, levels in sizes:
+        if public + private == 0 or not (private or hidden):
+            continue
+        task: Task = "classification" if classes else "regression"
+        problem = Problem(
+            rows=rows,
+            public_columns=public,
+            private_columns=private,
+            label_private=hidden,
+            task=task,
+            classes=classes,
+            epsilon=epsilon,
+            delta=1e-6,
+            levels=levels,
+        )
+        reasons.add(choose(problem).reason)
+    assert len(reasons) > 3
+    missing = [each for each in sorted(reasons) if shape(each) not in text]
     assert not missing, "docs/glossary.md lacks:\n" + "\n".join(missing)
 
 

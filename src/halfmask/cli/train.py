@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,7 +66,7 @@ def train(
     from halfmask.model_ledger import OWN, link_ledger
     from halfmask.reference import reference as without_privacy
     from halfmask.reference import reference_lines
-    from halfmask.report.covered import covered_scores
+    from halfmask.report.covered import CONSTANT, covered_scores
     from halfmask.settings import config_as_json
     from halfmask.training import choose_method, whole_seconds
     from halfmask.training import train as fit
@@ -130,6 +131,8 @@ def train(
         "seconds": seconds,
     }
     scored = f"{covered.text(seeded=model.privacy.seeded)}\n\n" if covered is not None else ""
+    if model.details.get("base_rate_only"):
+        scored = f"{textwrap.fill(CONSTANT, 80)}\n\n"
     text = f"{model.privacy.text()}\n\n{scored}Model written to {out} ({seconds} s)."
     if compared is not None:
         where = "each of these rows scored by a model that did not see it"

@@ -211,8 +211,9 @@ def _opacus_fit(
                 torch.nn.functional.cross_entropy(model(batch), label).backward()
                 optimiser.step()
     with torch.no_grad():
-        chances: np.ndarray = torch.softmax(model(torch.from_numpy(other).float()), 1).numpy()
-    return chances.astype(np.float64)
+        scores = model(torch.from_numpy(other).float()).double()
+        chances: np.ndarray = torch.softmax(scores, 1).numpy()
+    return chances
 
 
 def _diffprivlib(table: Table, test: Table, epsilon: float, seed: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from halfmask.reference import NOT_PRIVATE
 from halfmask.report import words
-from halfmask.report.covered import NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
+from halfmask.report.covered import CONSTANT, NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
 from halfmask.report.facts import Facts
 from halfmask.report.measured import NO_BETTER, NOT_COVERED
@@ -114,6 +114,8 @@ def _body(facts: Facts, level: int) -> list[str]:
         for place, charge in enumerate(facts.budget.charges, start=facts.budget.left_out + 1)
     ]
     lines += _table(["Charge", "Time", "What was released", "Epsilon so far"], charges)
+    if facts.model.details.get("base_rate_only"):
+        lines += [f"**{CONSTANT}**", ""]
     if (covered := facts.covered) is not None:
         lines += [f"{head} Scores that the guarantee covers", ""]
         lines += [covered_words(statement.seeded), ""]

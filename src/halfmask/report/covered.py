@@ -23,6 +23,10 @@ NONE_CLEAR = (
     "No reliability curve: for so few rows and so much noise, no part of the scores holds clearly "
     "more rows than noise."
 )
+CONSTANT = (
+    "This model is a constant: for so few rows and so small a budget it gives every row the same "
+    "answer. More rows, a larger epsilon or a public label may help; halfmask check says how much."
+)
 SCORE_HEADINGS = ["Score", "Value", "Bar"]
 RELIABILITY_HEADINGS = ["Predicted", "Observed", "Bar"]
 _NAMES = {"log_loss": "log loss", "auc": "AUC", "accuracy": "accuracy", "rmse": "RMSE"}

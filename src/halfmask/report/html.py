@@ -16,6 +16,7 @@ from halfmask.model_folder import write_text
 from halfmask.reference import NOT_PRIVATE
 from halfmask.report import effects, plots, words
 from halfmask.report.covered import (
+    CONSTANT,
     NONE_CLEAR,
     RELIABILITY_HEADINGS,
     SCORE_HEADINGS,
@@ -240,6 +241,8 @@ def _short(value: object) -> str:
 
 def _covered(facts: Facts) -> str:
     covered = facts.covered
+    if facts.model.details.get("base_rate_only"):
+        return f'<p class="verdict bad">{escape(CONSTANT)}</p>'
     if covered is None:
         return (
             "<p>This training released no score of its own. The method additive does, wherever "
