@@ -50,9 +50,10 @@ def photograph(page: Path, profile: Path, folder: Path) -> None:
         print("No picture of the report: install chromium.")
         return
     with Chromium(profile) as browser:
-        browser.view(width=1000, height=700)
+        browser.view(width=1000, height=840)
+        browser.call("Emulation.setScrollbarsHidden", hidden=True)
         browser.open(page)
-        (HERE / "report.png").write_bytes(_top(browser, 1000, 760))
+        (HERE / "report.png").write_bytes(_top(browser, 1000, 840))
         if folder == HERE:
             return
         for name, width, scheme in (
@@ -63,6 +64,10 @@ def photograph(page: Path, profile: Path, folder: Path) -> None:
             browser.view(width=width, scheme=scheme)
             browser.open(page)
             (folder / f"report-{name}.png").write_bytes(browser.screenshot())
+        browser.view(width=794)
+        browser.call("Emulation.setEmulatedMedia", media="print", features=[])
+        browser.open(page)
+        (folder / "report-paper.png").write_bytes(browser.screenshot())
         (folder / "report.pdf").write_bytes(browser.pdf())
 
 

@@ -168,7 +168,7 @@ def gain_headings(statement: Statement) -> list[str]:
 
 
 SCORE_HEADINGS = ["Score", "This model", "Public columns alone", "A constant"]
-CLASS_HEADINGS = ["Class", "Rows", "Precision", "Recall", "Calibration error"]
+CLASS_HEADINGS = ["Class", "Rows", "Precision", "Recall", "Calibration"]
 REFERENCE_HEADINGS = ["Score", "This model", "Boosted trees", "A linear model of levels"]
 
 
