@@ -48,7 +48,8 @@ NAMES = {
 _HEAD = """# API reference
 
 Made from docstrings by `python docs/make_api.py`; a test keeps it up to date. Everything else is
-internal and may change. Commands: `halfmask COMMAND --help`; settings of methods: [settings](settings.md).
+internal and may change. Commands say `halfmask COMMAND --help`; methods have
+[settings](settings.md).
 """
 _SECTION = re.compile(r"^(Parameters|Attributes|Returns|Examples)\n-+\n", re.MULTILINE)
 
