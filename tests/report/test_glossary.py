@@ -34,6 +34,7 @@ _NAMES = ("age", "dose", "person", "sick", "yes", "no", "result", "model")
 def shape(sentence: str) -> str:
     """A sentence without what differs from table to table: numbers, names, spaces."""
     text = _NUMBER.sub("N", html.unescape(sentence).lower().replace("\\", ""))
+    text = text.replace(" (N releases)", "")
     for name in _NAMES:
         text = re.sub(rf"(?<![\w-])'?{name}'?(?![\w-])", "X", text)
     text = re.sub(r"X(?:(?:, | and )X)+", "X", text)
