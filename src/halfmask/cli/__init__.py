@@ -80,7 +80,8 @@ class LazyGroup(click.Group):
     def main(self, *args: Any, **given: Any) -> Any:
         """click's, except that Ctrl-C ends with 130 wherever it comes."""
         try:
-            with heard():
+            # Without arguments of its own it is the program itself, not a call from Python.
+            with heard(to_the_end=not args and given.get("args") is None):
                 return super().main(*args, **given)
         except (KeyboardInterrupt, SystemExit) as end:
             if isinstance(end, SystemExit) and (end.code == 130 or not asked()):

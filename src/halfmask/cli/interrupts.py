@@ -22,8 +22,11 @@ _asked = _Asked()
 
 
 @contextmanager
-def heard() -> Iterator[None]:
-    """Within: Ctrl-C raises KeyboardInterrupt, also where Python would only print and forget it."""
+def heard(*, to_the_end: bool) -> Iterator[None]:
+    """Within: Ctrl-C raises KeyboardInterrupt, also where Python would only print and forget it.
+
+    `to_the_end`: nothing follows but the end of the process, where it has nothing left to stop.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -42,8 +45,8 @@ def heard() -> Iterator[None]:
     try:
         yield
     finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN if to_the_end else before)
         sys.unraisablehook = shown
-        signal.signal(signal.SIGINT, before)
 
 
 def _again() -> None:
