@@ -279,6 +279,20 @@ def test_an_interruption_that_python_would_forget_is_raised_again() -> None:
     assert done.stderr.strip() == "Interrupted."
 
 
+def test_a_second_ctrl_c_does_not_disturb_the_cleaning_up() -> None:
+    program = (
+        "import click, signal, halfmask.cli as cli\n"
+        "@click.command()\ndef probe():\n"
+        "    try:\n        signal.raise_signal(signal.SIGINT)\n"
+        "    finally:\n        signal.raise_signal(signal.SIGINT)\n        print('cleaned up')\n"
+        "cli.probe = probe\ncli.COMMANDS['probe'] = ('halfmask.cli:probe', '')\n"
+        "cli.main(['probe'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 130
+    assert done.stdout == "cleaned up\n"
+
+
 def test_an_interruption_that_a_library_made_an_error_of_is_one(
     tmp_path: Path,
 ) -> None:

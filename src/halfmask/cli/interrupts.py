@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -16,9 +17,12 @@ class _Asked:
 
     now = False
     waits = 0
+    raised = 0.0  # when, on the monotonic clock
 
 
 _asked = _Asked()
+_PATIENCE = 1.0
+"""Seconds in which a second Ctrl-C does not disturb what cleans up after the first."""
 
 
 @contextmanager
@@ -30,7 +34,7 @@ def heard(*, to_the_end: bool) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _asked.now, _asked.waits = False, 0
+    _asked.now, _asked.waits, _asked.raised = False, 0, -_PATIENCE
     before, shown = signal.signal(signal.SIGINT, _on_signal), sys.unraisablehook
 
     def unraised(lost: Any) -> None:
@@ -50,12 +54,14 @@ def heard(*, to_the_end: bool) -> Iterator[None]:
 
 
 def _again() -> None:
+    _asked.raised = -_PATIENCE
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
     _asked.now = True
-    if not _asked.waits:
+    if not _asked.waits and time.monotonic() - _asked.raised >= _PATIENCE:
+        _asked.raised = time.monotonic()
         raise KeyboardInterrupt
 
 
