@@ -30,7 +30,7 @@ from halfmask.methods.covered import covered_classes, covered_numbers
 from halfmask.methods.free_model import FreeModel, cross_fitted
 from halfmask.methods.level_facts import described_levels, share_by_level
 from halfmask.methods.public_model import PublicModel, cross_fitted_public, level_values, unfitted
-from halfmask.methods.public_sums import LOOKS, fit_public_sums
+from halfmask.methods.public_sums import fit_public_sums
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
 from halfmask.table import CodedColumn, Table, Task
 from halfmask.units import unit_weights
@@ -52,6 +52,9 @@ _NORMAL = 0.2
 _STEEPEST = 1.5
 # By how much a released base rate, or a free model, may typically be off.
 _SHIFT = 0.15
+# Releases of public sums, and the μ²·rows per public column from which one is enough: noise is then
+# a tenth of what sampling leaves in some ten directions a column.
+LOOKS, _QUIET = 3, 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +80,7 @@ class AdditivePlan:
     comparison: float = 0.0
     covered: float = 0.0
     steps: int = STEPS
+    looks: int = 1
 
     @classmethod
     def of(
@@ -94,7 +98,9 @@ class AdditivePlan:
         The base rate alone costs a model (1/(μ·rows))² over its share, in parts of what can be
         explained: its share keeps that below about 0.002. Where it would take more than 0.4, noise
         is louder than anything columns could add, and the base rate is all that is released. The
-        comparison's share makes the slope of the score known to about a quarter.
+        comparison's share makes the slope of the score known to about a quarter. Public sums are
+        released several times where noise is louder than sampling: the first finds which columns
+        tell, the next ones listen to those.
         """
         strength = (mu * rows) ** 2
         base = min(max(8000 / strength, 0.02), 1.0) if label_private else 0.0
@@ -111,6 +117,7 @@ class AdditivePlan:
             public = rest * (min(max(share, 0.15), 0.6) if private_columns else 1.0)
         rest = rest - public if private_columns else 0.0
         return cls(
+            looks=LOOKS if mu**2 * rows < _QUIET * public_columns else 1,
             base=base,
             spread=spread,
             public=public,
@@ -140,7 +147,7 @@ class AdditivePlan:
                 name=name,
                 what=what,
                 share=getattr(self, name),
-                releases={"descent": self.steps, "public": LOOKS}.get(name, 1),
+                releases={"descent": self.steps, "public": self.looks}.get(name, 1),
             )
             for name, what in whats.items()
             if getattr(self, name) > 0
