@@ -47,6 +47,7 @@ no counts of levels were released (docs/effects.md)."""
 WITH_BARS = ("additive", "gd")
 """Methods whose bars were held against fresh noise. What noise does to others hangs on products of
 columns that nothing releases."""
+_NORMAL = 1.96
 _POINTS = 9
 """Places at which the effect of a column kept as a number is told."""
 
@@ -605,10 +606,17 @@ def _bars(
         # What is held against a simpler model is known as far as its slope is.
         spread = np.hypot(spread, view.slope_noise * np.abs(value))
         known = view.facts[place].get("noise")
-        if known is not None and len(known) == len(value):
+        if known is None or len(known) != len(value):
+            known = np.zeros(len(value))
+        known = np.asarray(known, dtype=np.float64)[:, None]
+        private = view.encoder.schema.columns[place].role == "private"
+        if not private:
             # Worked out from the public columns as they are.
-            spread = np.maximum(spread, np.asarray(known, dtype=np.float64)[:, None])
+            spread = np.maximum(spread, known)
         bar = wide * view.allowance(place) * spread
+        if private:
+            # What rows and noise leave open, whatever this draw of noise has shrunk.
+            bar = np.maximum(bar, _NORMAL * known)
         low.append(value - bar)
         high.append(value + bar)
     return low, high

@@ -545,14 +545,19 @@ class AdditiveRun:
 
     def _levels(self) -> list[dict[str, Any]]:
         """Of each column: the part of rows with each level, exact ones of public columns, and the
-        noise in what public levels add under a private label.
+        noise in what levels add: public ones under a private label, and private ones.
         """
-        slope = self.details.get("slope", {"used": 1.0})["used"]
+        slope = self.details.get("slope", {"used": 1.0, "noise": 0.0})
         for place in self._public:
             column = self._columns[place]
             counts = self._shards.sum(_counted(column.codes, self._weights, column.levels))
             self._shares[place] = counts / self._n
-        noise = {place: self._half * slope * each for place, each in self._noise.items()}
+        # A slope that noise has brought to nothing says nothing of what private columns may add.
+        doubt = max(slope["used"], min(slope["noise"], 1.0))
+        noise = {
+            place: self._half * (doubt if place in self._private else slope["used"]) * each
+            for place, each in self._noise.items()
+        }
         return described_levels(self._shares, noise, len(self._columns))
 
     def _own(self, value: float) -> float:
@@ -713,6 +718,7 @@ class AdditiveRun:
         ).run()
         for place, feature in zip(self._private, part.features, strict=False):
             self._shares[place] = share_by_level(feature)
+        self._noise |= {p: unit * d for p, d in zip(self._private, part.doubt, strict=False)}
         return part
 
     # --- comparison and covered scores
