@@ -20,6 +20,7 @@ import pyarrow.csv
 import pytest
 
 from halfmask.accounting import ledger_file
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import GaussianEvent
 from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
 from halfmask.datasets import load_adult
@@ -103,8 +104,8 @@ def small_table() -> Table:
 
 
 def fit(ledger: BudgetLedger, method: str) -> Model:
-    given: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "relation": "replace"}
-    return train(small_table(), **given, method=method, noise=noise_source(), ledger=ledger)
+    budget = Budget(epsilon=1.0, delta=1e-6)
+    return train(small_table(), budget, method=method, noise=noise_source(), ledger=ledger)
 
 
 def ends_at(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.csv
 import pytest
 
+from halfmask.accounting.budget import Budget
 from halfmask.datasets import load_adult
 from halfmask.mechanisms.noise import noise_source
 from halfmask.schema import Schema
@@ -26,14 +27,7 @@ def heard_of(schema: Schema, method: str, rows: int = 600) -> dict[str, list[flo
     with heard_by(lambda what, share: told.setdefault(what, []).append(share)):
         frame = TRAIN.slice(0, rows)
         table = Encoder.fit(schema, frame).encode(frame)
-        train(
-            table,
-            epsilon=1.0,
-            delta=1e-6,
-            relation="replace",
-            method=method,
-            noise=noise_source(),
-        )
+        train(table, Budget(epsilon=1.0, delta=1e-6), method=method, noise=noise_source())
     return told
 
 

@@ -1,4 +1,7 @@
-"""Models of the method `additive`: tables of weights by level, and a free model beside them."""
+"""The method `additive` as a whole: its fit, whatever the label, and the models that come of it.
+
+A model is tables of weights by level, and a free model beside them.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,70 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.errors import InputError
-from halfmask.methods.additive import AdditiveFit
-from halfmask.methods.additive_classes import ClassesFit
+from halfmask.mechanisms.release import Releaser
+from halfmask.methods.additive import AdditiveFit, AdditiveRun
+from halfmask.methods.additive_classes import ClassesFit, ClassesRun
 from halfmask.methods.free_model import FreeModel
-from halfmask.methods.public_model import PublicModel
+from halfmask.methods.public_model import PublicModel, unfitted
 from halfmask.model import Model
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdditiveConfig:
+    """What a caller may hand to `additive`; all of it counts as public.
+
+    `public_model` takes the place of the free model (see `public_model.cross_fitted_public`).
+    `sample_weight` are weights of the rows, not negative, of which the largest counts as 1.
+    `free_models`, one for each class of several, are taken as they are. That is for imagined rows
+    (halfmask.effects): on rows that they have seen, their errors would be too small.
+    """
+
+    public_model: Any = None
+    sample_weight: Floats | None = None
+    free_models: tuple[FreeModel | PublicModel, ...] = ()
+
+
+def fit_additive(
+    table: Table, releaser: Releaser, config: AdditiveConfig | None = None
+) -> AdditiveFit | ClassesFit:
+    """The run for the table's label: two classes, a number, or several classes.
+
+    Guarantee: docs/proofs/additive.md.
+    """
+    config = config or AdditiveConfig()
+    public_model, sample_weight = config.public_model, config.sample_weight
+    if not table.coded:
+        raise InputError("Method 'additive' needs a schema: a bare array has no levels.")
+    if not (table.label_private or any(column.private for column in table.coded)):
+        raise InputError("Nothing is private: any ordinary method serves better.")
+    if releaser.shards.count > 1 and sample_weight is not None:
+        raise InputError("Method 'additive' takes no sample_weight on several machines.")
+    if releaser.shards.count > 1 and table.classes is not None and len(table.classes) > 2:
+        raise InputError("For three classes and more, 'additive' needs all rows on one machine.")
+    if public_model is not None:
+        _check_public_model(table, public_model)
+    mu = releaser.budget.mu
+    if table.classes is not None and len(table.classes) > 2:
+        run: AdditiveRun = ClassesRun(table, releaser, mu, public_model, sample_weight)
+    else:
+        run = AdditiveRun(table, releaser, mu, public_model, sample_weight)
+    run.free_models = list(config.free_models)
+    return run.run()
+
+
+def _check_public_model(table: Table, public_model: Any) -> None:
+    """Refuse what could not be free, before anything is charged."""
+    if table.label_private:
+        raise InputError(
+            "public_model needs a public label: with a private one, what it learnt from the label "
+            "would have to be paid for."
+        )
+    if all(column.private for column in table.coded):
+        raise InputError("public_model needs a public column: all of them are private.")
+    unfitted(public_model, table.task)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halfmask.accounting.relations import Relation
+from halfmask.accounting.budget import Budget, printed
+from halfmask.derived import with_made
 from halfmask.encoding import MAX_LEARNT_LEVELS, level_codes
 from halfmask.errors import DataError, HalfmaskError, SchemaError, place
 from halfmask.expectation import Expectation, expect
@@ -29,6 +30,7 @@ from halfmask.signs import part_of, tell
 from halfmask.table import label_codes
 from halfmask.units import unit_codes
 
+_USUAL = Budget(epsilon=1.0, delta=1e-6)
 HIGH_EPSILON = 10.0
 """Above this, a guarantee allows odds to change e^10 = 22,000 times: it bounds next to nothing."""
 SMALL_DELTA = 0.1
@@ -78,10 +80,7 @@ class Checked:
 def check_file(
     data: str | Path,
     schema_file: str | Path,
-    *,
-    epsilon: float = 1.0,
-    delta: float = 1e-6,
-    relation: Relation = "replace",
+    budget: Budget = _USUAL,
 ) -> Checked:
     """Check a file against a schema. Nothing is charged and nothing is kept."""
     found = Checked()
@@ -94,7 +93,7 @@ def check_file(
         with open_rows(data) as rows:
             found.rows = rows.num_rows
             if tables is not None:
-                _check_rows(found, tables, rows, epsilon, delta, relation)
+                _check_rows(found, tables, rows, budget)
     except HalfmaskError as error:
         found.faults += _findings(str(error))
     return found
@@ -105,14 +104,7 @@ def _findings(text: str) -> list[Finding]:
     return [Finding(place(line)[0], line) for line in text.splitlines() if line]
 
 
-def _check_rows(
-    found: Checked,
-    tables: dict[str, Any],
-    rows: FileRows,
-    epsilon: float,
-    delta: float,
-    relation: Relation,
-) -> None:
+def _check_rows(found: Checked, tables: dict[str, Any], rows: FileRows, budget: Budget) -> None:
     problems: list[str] = []
     label: Label | None = None
     columns: tuple[Column, ...] = ()
@@ -125,10 +117,12 @@ def _check_rows(
     except SchemaError as error:
         problems += str(error).splitlines()
     found.faults += _findings("\n".join(problems))
+    if found.schema is not None:
+        rows = with_made(rows, found.schema)
     _check_values(found, rows, label, columns, unit)
     found.warnings += _declared_warnings(columns)
     found.warnings += _unit_warnings(rows, label, columns, unit)
-    found.warnings += _budget_warnings(rows.num_rows, epsilon, delta)
+    found.warnings += _budget_warnings(rows.num_rows, budget)
     if label is None:
         return
     if label.role == "public" and all(column.role == "public" for column in columns):
@@ -136,7 +130,10 @@ def _check_rows(
         found.faults.append(Finding(None, problem))
     elif columns:
         found.expectation = expect(
-            label, columns, rows=rows.num_rows, epsilon=epsilon, delta=delta, relation=relation
+            label,
+            columns,
+            budget,
+            rows=rows.num_rows,
         )
 
 
@@ -328,7 +325,8 @@ def _dropped_rows(rows: FileRows, unit: Unit) -> Iterator[Finding]:
         )
 
 
-def _budget_warnings(rows: int, epsilon: float, delta: float) -> Iterator[Finding]:
+def _budget_warnings(rows: int, budget: Budget) -> Iterator[Finding]:
+    epsilon, delta = budget.epsilon, budget.delta
     if delta * rows > SMALL_DELTA:
         yield Finding(
             None,
@@ -338,8 +336,9 @@ def _budget_warnings(rows: int, epsilon: float, delta: float) -> Iterator[Findin
     if epsilon > HIGH_EPSILON:
         yield Finding(
             None,
-            f"epsilon={epsilon:g} is above {HIGH_EPSILON:g}: outcomes may become over 22,000 "
-            "times as likely by one row, which is hardly a promise. Use 1, or a few at most.",
+            f"epsilon={printed(epsilon)} is above {HIGH_EPSILON:g}: outcomes may become over "
+            "22,000 times as likely by one row, which is hardly a promise. Use 1, or a few at "
+            "most.",
         )
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr, softmax
 from scipy.stats import t as student
 
+from halfmask.accounting.budget import Budget
 from halfmask.encoding import Coding, Grid, Levels, Scaled
 from halfmask.errors import InputError
 from halfmask.signs import part_of
@@ -549,7 +550,7 @@ class _View:
         import pyarrow as pa
 
         schema = self.encoder.schema
-        blank = {column.name: pa.array([None], pa.string()) for column in schema.columns}
+        blank = {name: pa.array([None], pa.string()) for name in schema.read}
         first = schema.label.classes[0] if schema.label.classes else 0
         blank[schema.label.name] = pa.array([str(first)])
         return self.encoder.encode(pa.table(blank))
@@ -629,9 +630,9 @@ def _trained(view: _View, draws: int) -> Iterator[Model]:
     """
     from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
     from halfmask.accounting.ledger import MemoryLedger
+    from halfmask.additive_model import AdditiveConfig, fit_additive
     from halfmask.mechanisms.noise import noise_source
     from halfmask.mechanisms.release import Releaser
-    from halfmask.methods.additive import fit_additive
     from halfmask.row_products import fixed_order
     from halfmask.training import train
 
@@ -640,24 +641,22 @@ def _trained(view: _View, draws: int) -> Iterator[Model]:
     if view.rows < view.count and math.isfinite(epsilon):
         mu = gaussian_mu(epsilon, privacy.delta) * view.count / view.rows
         epsilon = gaussian_epsilon(mu, privacy.delta)
-    given: dict[str, Any] = {"epsilon": epsilon, "delta": privacy.delta}
-    relation = privacy.relation
+    budget = Budget(epsilon=epsilon, delta=privacy.delta, relation=privacy.relation)
     trained: Model
     for draw in range(draws):
         noise = noise_source(draw)
         with part_of("noise bars of effects"):
             if view.additive:
-                door = Releaser(MemoryLedger(**given, relation=relation), noise, whole_plan=True)
+                door = Releaser(MemoryLedger.of(budget), noise, whole_plan=True)
                 outputs = getattr(view.fit, "outputs", (view.fit,))
-                free = [output.free for output in outputs if output.free is not None]
+                free = tuple(output.free for output in outputs if output.free is not None)
                 with fixed_order(len(view.codings)):
-                    fit = fit_additive(view.labelled, door, **given, free_models=free)
+                    fit = fit_additive(view.labelled, door, AdditiveConfig(free_models=free))
                 trained = replace(cast(Any, model), fit=fit)
             else:
                 trained = train(
                     view.labelled,
-                    **given,
-                    relation=relation,
+                    budget,
                     method=model.method,
                     noise=noise,
                     encoder=view.encoder,

@@ -113,7 +113,9 @@ def test_runs_that_share_a_fit_score_as_runs_of_their_own(name):
 
 @pytest.mark.parametrize("name", ["additive-descent", "sgd"])
 def test_runs_of_an_adaptive_or_a_sampled_fit_are_fits_of_their_own(name, monkeypatch):
-    game = MECHANISMS[name](Budget(epsilon=4.0, delta=DELTA))
+    games = (MECHANISMS[name](Budget(epsilon=4.0, delta=DELTA)) for _ in range(30))
+    # Of one draw of the label's spread in four, all slopes are at their ends: nothing is adaptive.
+    game = next(game for game in games if name == "sgd" or game._fixed is None)
     fits = []
     whole = type(game)._record
     monkeypatch.setattr(
@@ -130,7 +132,7 @@ def test_replaying_hands_out_what_was_recorded():
 
     def fit(door):
         releaser = door(game._ledger(), noise_source())
-        fit_gd(game.second, releaser, epsilon=4.0, delta=DELTA, config=config)
+        fit_gd(game.second, releaser, config)
 
     told = recorded(fit)
     seen = told.releases

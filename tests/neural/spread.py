@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import GaussianEvent
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import HalfmaskError
@@ -122,9 +123,7 @@ def fit(name: str, ranks: Any = None, *, changed: bool = False, door: Any = None
     rows = neighbour(rows) if changed else rows
     model = train(
         rows if ranks is None else part(rows, ranks.own(N)),
-        epsilon=4.0,
-        delta=1e-5,
-        relation="replace",
+        Budget(epsilon=4.0, delta=1e-5),
         method=asked["method"],
         noise=noise_of(ranks),
         options=asked.get("options"),

@@ -18,6 +18,7 @@ import pytest
 import spread
 from spread import FITS, N, fit, together
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import Ledger
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import SharedReleaser
@@ -104,9 +105,7 @@ def test_methods_and_tables_that_need_all_rows_are_refused() -> None:
         with pytest.raises(InputError, match=words):
             train(
                 rows,
-                epsilon=1.0,
-                delta=1e-5,
-                relation="replace",
+                Budget(epsilon=1.0, delta=1e-5),
                 method=method,
                 noise=noise_source(1),
                 ranks=ranks,

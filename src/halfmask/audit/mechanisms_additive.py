@@ -57,7 +57,7 @@ STAGES: dict[str, _Kind] = {
 
 def additive(claim: Budget) -> Game:
     """The whole fit: the label of a row turns round. No row moves all stages by their bounds."""
-    from halfmask.methods.additive import fit_additive
+    from halfmask.additive_model import fit_additive
 
     rows = math.ceil(_STRENGTH / claim.mu)
     first, second = _tables(_Kind(), rows, claim.relation)
@@ -65,14 +65,15 @@ def additive(claim: Budget) -> Game:
         "additive",
         claim,
         (first, second),
-        fit_of(fit_additive, claim),
+        fit_of(fit_additive),
         runs=enough_runs(claim.epsilon, least=6_000, most=12_000),
     )
 
 
 def _stage(name: str, claim: Budget) -> Game:
     """One stage of the fit, `name` being a field of the plan."""
-    from halfmask.methods.additive import AdditivePlan, fit_additive
+    from halfmask.additive_model import fit_additive
+    from halfmask.methods.additive import AdditivePlan
 
     kind = STAGES[name]
     plan = AdditivePlan.of(
@@ -100,7 +101,7 @@ def _stage(name: str, claim: Budget) -> Game:
                 f"additive-{name}",
                 whole,
                 (first, second),
-                fit_of(fit_additive, whole),
+                fit_of(fit_additive),
                 runs=runs,
                 stage=stage.what,
             )

@@ -126,7 +126,7 @@ def _vertical(model: Path, target: Path, form: str, as_json: bool) -> None:
     """Every party's statement in one document."""
     from halfmask.cli.vertical_predict import load_model
     from halfmask.model_folder import write_text
-    from halfmask.vertical.report import document
+    from halfmask.vertical.statements import document
 
     fitted = load_model(model)
     text = document(fitted, form)

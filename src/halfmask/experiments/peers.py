@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from halfmask.accounting.budget import Budget
 from halfmask.datasets import load_adult
 from halfmask.experiments.adult_erm import adult_tables, all_private
 from halfmask.experiments.results import Progress, result_row, silent
@@ -105,9 +106,7 @@ def _ours(
         for draw in range(draws):
             model = train(
                 table,
-                epsilon=epsilon,
-                delta=DELTA,
-                relation="replace",
+                Budget(epsilon=epsilon, delta=DELTA),
                 method="auto",
                 noise=noise_source(1000 * seed + draw),
             )

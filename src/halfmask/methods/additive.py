@@ -13,15 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, logit
 
-from halfmask.accounting.budget import Budget
 from halfmask.accounting.relations import Relation
-from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import ALONE, Shards, own_place, total_of
 from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, bounded_weight
@@ -29,14 +27,11 @@ from halfmask.methods.code_sums import BLOCK, CodeSums
 from halfmask.methods.covered import covered_classes, covered_numbers
 from halfmask.methods.free_model import FreeModel, cross_fitted
 from halfmask.methods.level_facts import described_levels, share_by_level
-from halfmask.methods.public_model import PublicModel, cross_fitted_public, level_values, unfitted
+from halfmask.methods.public_model import PublicModel, cross_fitted_public, level_values
 from halfmask.methods.public_sums import fit_public_sums
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
 from halfmask.table import CodedColumn, Table, Task
 from halfmask.units import unit_weights
-
-if TYPE_CHECKING:
-    from halfmask.methods.additive_classes import ClassesFit
 
 Floats = NDArray[np.float64]
 
@@ -249,54 +244,19 @@ def _counted(codes: NDArray[np.integer[Any]], weights: Floats, levels: int) -> F
     return np.asarray(np.bincount(codes, weights, levels), dtype=np.float64)
 
 
-def fit_additive(
-    table: Table,
-    releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    public_model: Any = None,
-    sample_weight: Floats | None = None,
-    free_models: Sequence[FreeModel | PublicModel] = (),
-) -> AdditiveFit | ClassesFit:
-    """Fit under (epsilon, delta). Guarantee: docs/proofs/additive.md.
+def comparison_moves(
+    short: float, long: float, *, number: bool
+) -> tuple[Floats, tuple[float, float]]:
+    """Units of the comparison's sums, and how far a row moves them in these (replace, withhold).
 
-    `public_model` takes the place of the free model (see `public_model.cross_fitted_public`).
-    `sample_weight` are public weights of the rows, not negative, of which the largest counts as 1.
-    `free_models`, one for each class of several, are taken as they are. That is for imagined rows
-    (halfmask.effects): on rows that they have seen, their errors would be too small.
+    A unit is the largest change of a sum over the root of its share; the shares add up to 1. A
+    withheld row moves a sum of both signs by half of its unit.
     """
-    if not table.coded:
-        raise InputError("Method 'additive' needs a schema: a bare array has no levels.")
-    if not (table.label_private or any(column.private for column in table.coded)):
-        raise InputError("Nothing is private: any ordinary method serves better.")
-    if releaser.shards.count > 1 and sample_weight is not None:
-        raise InputError("Method 'additive' takes no sample_weight on several machines.")
-    if releaser.shards.count > 1 and table.classes is not None and len(table.classes) > 2:
-        raise InputError("For three classes and more, 'additive' needs all rows on one machine.")
-    if public_model is not None:
-        _check_public_model(table, public_model)
-    budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
-    if table.classes is not None and len(table.classes) > 2:
-        from halfmask.methods.additive_classes import ClassesRun
-
-        run: AdditiveRun = ClassesRun(table, releaser, budget.mu, public_model, sample_weight)
-    else:
-        run = AdditiveRun(table, releaser, budget.mu, public_model, sample_weight)
-    run.free_models = list(free_models)
-    return run.run()
-
-
-def _check_public_model(table: Table, public_model: Any) -> None:
-    """Refuse what could not be free, before anything is charged."""
-    if table.label_private:
-        raise InputError(
-            "public_model needs a public label: with a private one, what it learnt from the label "
-            "would have to be paid for."
-        )
-    if all(column.private for column in table.coded):
-        raise InputError("public_model needs a public column: all of them are private.")
-    unfitted(public_model, table.task)
+    longest, most = (_ERROR, 1.0) if number else (0.5, 0.25)
+    units = np.array([2 * longest, 2 * longest * short, 2 * long, long**2])
+    units = np.append(units, most * np.array([1, 2 * short, 2 * long, short * long]))
+    halves = np.array([0.5, 0.5, 0.5, 1.0, 1.0, 0.5, 0.5, 1.0])
+    return units / np.sqrt(_COMPARISON), (1.0, math.sqrt(float(_COMPARISON @ halves**2)))
 
 
 class AdditiveRun:
@@ -736,17 +696,12 @@ class AdditiveRun:
         # Short scores multiply errors, which makes noise small; long ones measure curvature.
         short = min(max(spread / unit, 0.1), 2.0)
         long = 3 * short
-        longest, most = (_ERROR, 1.0) if self._number else (0.5, 0.25)
         sums = np.zeros(8)
         for start in range(0, len(extra), BLOCK):
             rows = slice(start, start + BLOCK)
             known = offset[rows] if isinstance(offset, np.ndarray) else offset
             sums += self._errors(known, extra[rows], unit, short, long, rows)
-        # Each in units of its largest change; the shares add up to 1.
-        units = np.array([2 * longest, 2 * longest * short, 2 * long, long**2])
-        units = np.append(units, most * np.array([1, 2 * short, 2 * long, short * long]))
-        units = units / np.sqrt(_COMPARISON)
-        moves = (1.0, 1.0)
+        units, moves = comparison_moves(short, long, number=self._number)
         noisy = self._comparison_stage.release(sums / units, moves) * units
         noise = self._comparison_stage.noise(moves) * units
         mean = float(np.clip(noisy[2] / self._n, -long, long))

@@ -61,6 +61,14 @@ def class_moves(classes: int, radius: float, diameter: float, *, label_private: 
     return max(math.sqrt(apart) * radius, longest * diameter), longest * radius
 
 
+def comparison_class_moves(classes: int, short: float, long: float) -> tuple[Floats, Moves]:
+    """Units of the comparison's sums, and a row's moves in these: see `comparison_moves`."""
+    apart, alone = class_moves(classes, 1.0, 0.0, label_private=True)
+    units = np.array([apart, 2 * longest_slope(classes) * short, 0.5 * short * long])
+    parts = np.array([alone / apart, 0.5, 1.0])
+    return units / np.sqrt(_COMPARISON), (1.0, math.sqrt(float(_COMPARISON @ parts**2)))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassesFit:
     """One additive score per class."""
@@ -394,11 +402,8 @@ class ClassesRun(AdditiveRun):
         else:
             some = known[:, :: max(n // 20_000, 1)]
             bends = _bend(softmax(some, axis=0)).mean(axis=1)
-        apart = class_moves(classes, 1.0, 0.0, label_private=True)[0]
-        units = np.array([apart, 2 * longest_slope(classes) * short, 0.5 * short * long])
-        units = units / np.sqrt(_COMPARISON)
+        units, moves = comparison_class_moves(classes, short, long)
         value = np.concatenate([by_class / units[0], [by_score / units[1], curvature / units[2]]])
-        moves = (1.0, 1.0)
         noisy = self._comparison_stage.release(value, moves)
         noise = self._comparison_stage.noise(moves) * units
         # Expected of scores whose variance is as released; held against what was measured.
