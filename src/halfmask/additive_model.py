@@ -16,6 +16,7 @@ from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods.additive import AdditiveFit, AdditiveRun
 from halfmask.methods.additive_classes import ClassesFit, ClassesRun
+from halfmask.methods.additive_pairs import PairWeights
 from halfmask.methods.free_model import FreeModel
 from halfmask.methods.public_model import PublicModel, unfitted
 from halfmask.model import Model
@@ -54,8 +55,6 @@ def fit_additive(
         raise InputError("Nothing is private: any ordinary method serves better.")
     if releaser.shards.count > 1 and sample_weight is not None:
         raise InputError("Method 'additive' takes no sample_weight on several machines.")
-    if releaser.shards.count > 1 and table.classes is not None and len(table.classes) > 2:
-        raise InputError("For three classes and more, 'additive' needs all rows on one machine.")
     if public_model is not None:
         _check_public_model(table, public_model)
     mu = releaser.budget.mu
@@ -139,7 +138,7 @@ class AdditiveModel(Model):
 
 
 def _arrays(fit: AdditiveFit) -> dict[str, NDArray[Any]]:
-    """Tables one behind the other; those of a free model behind the prefix `free.`."""
+    """Tables one behind the other; a free model's behind `free.`, those of pairs behind `pair.`."""
     numbers = [fit.intercept, fit.offset_start, fit.offset_scale, float(fit.log_chance)]
     stored: dict[str, NDArray[Any]] = {
         "weights": np.concatenate(fit.weights),
@@ -151,6 +150,13 @@ def _arrays(fit: AdditiveFit) -> dict[str, NDArray[Any]]:
     }
     if fit.offset_weights is not None:
         stored["offset_weights"] = np.concatenate(fit.offset_weights)
+    for place, pair in enumerate(fit.pairs):
+        stored |= {
+            f"pair.{place}.columns": np.array([pair.first, pair.second], dtype=np.int64),
+            f"pair.{place}.first": pair.first_groups.astype(np.int64),
+            f"pair.{place}.second": pair.second_groups.astype(np.int64),
+            f"pair.{place}.weights": pair.weights,
+        }
     if isinstance(fit.free, FreeModel):
         stored |= {f"free.{name}": array for name, array in fit.free.to_arrays().items()}
     return stored
@@ -180,5 +186,31 @@ def _fit(arrays: Mapping[str, NDArray[Any]], details: Mapping[str, Any]) -> Addi
         log_chance=bool(log_chance and log_chance[0]),
         bend=bend,
         bend_edges=edges,
+        pairs=_pairs(arrays),
         details=details,
     )
+
+
+def _pairs(arrays: Mapping[str, NDArray[Any]]) -> tuple[PairWeights, ...]:
+    """The pairs among `_arrays`, checked: a look-up must not go beyond its table."""
+    levels = arrays["levels"]
+    found: list[PairWeights] = []
+    while (name := f"pair.{len(found)}") + ".columns" in arrays:
+        first, second = (int(place) for place in arrays[f"{name}.columns"])
+        groups = [arrays[f"{name}.{part}"].astype(np.intp) for part in ("first", "second")]
+        weights = arrays[f"{name}.weights"]
+        if not 0 <= second < first < len(levels) or not np.isfinite(weights).all():
+            raise ValueError("a pair of columns")
+        for place, own, size in zip((first, second), groups, weights.shape, strict=True):
+            if len(own) != levels[place] or own.min() < 0 or own.max() >= size:
+                raise ValueError("a pair's groups")
+        found.append(
+            PairWeights(
+                first=first,
+                second=second,
+                first_groups=groups[0],
+                second_groups=groups[1],
+                weights=weights,
+            )
+        )
+    return tuple(found)

@@ -49,6 +49,8 @@ def test_spread_rows_give_the_model_of_one_machine(
         assert isinstance(each, dict), each
         assert each["epsilon"] == alone[name]["epsilon"]
         assert each["released"] == alone[name]["released"]
+        assert each["pairs"] == alone[name]["pairs"]
+        assert bool(each["pairs"]) == ("pairs" in name)
         assert close(each, found[0])
         if name in SAME:
             assert close(each, alone[name])

@@ -325,6 +325,7 @@ def table_plan(task: Task, *, rows: float, reason: str) -> TablePlan:
             label_private=task.label_private,
             number=number,
             mu=mu,
+            several=task.classes > 2,
         )
 
     def noise(share: float, releases: int) -> float:

@@ -99,6 +99,7 @@ def fit_public_class_sums(
     weights: Floats,
     stage: Stage,
     start: Floats,
+    shards: Shards = ALONE,
 ) -> tuple[list[Floats], Floats]:
     """`fit_public_sums` for classes: weights of levels x classes, and a start for each class.
 
@@ -109,7 +110,7 @@ def fit_public_class_sums(
     centre = np.exp(start)
     bend = float(np.mean(centre * (1 - centre)))
     moves = (math.sqrt(2), float(np.sqrt(centre @ centre + 1 - 2 * centre.min())))
-    space = _Space.of(columns, weights, bend, stage, moves, ALONE)
+    space = _Space.of(columns, weights, bend, stage, moves, shards)
     solver = _Solver(space, start, number=False)
     values = np.stack([labelled * ((target == k) - share) for k, share in enumerate(centre)])
     for look in range(1, stage.count + 1):
@@ -397,7 +398,8 @@ class _Solver:
         parts, bend = np.ones(1), np.ones(chances.shape[1])
         if self._several:
             weights = self._looks[0].weights
-            parts = (chances * (1 - chances)) @ weights / float(weights.sum())
+            parts = self._space.shards.sum((chances * (1 - chances)) @ weights)
+            parts = parts / total_of(weights, self._space.shards)
         elif not self._number:
             bend = np.maximum(chances[0] * (1 - chances[0]), 0.01)
         alike = self._several or self._number
