@@ -42,7 +42,7 @@ _CORRELATED = 0.5
 """How closely imagined columns follow one another, as columns of real tables do."""
 _MISSING = 0.02
 """The part of imagined cells that is missing or other where no counts were released."""
-_ALLOWANCE, _BESIDE, _UNCOUNTED = 1.2, 2.5, 1.8
+_ALLOWANCE, _BESIDE, _UNCOUNTED = 1.2, 2.5, 2.2
 """By how much bars are widened, since imagined rows are not the real ones; the second where private
 columns add to public ones: one draw of noise decides how far they are shrunk; the third where
 no counts of levels were released (docs/effects.md)."""
