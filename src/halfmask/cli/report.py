@@ -24,6 +24,12 @@ _NAMES = {"html": "report.html", "md": "report.md", "json": "report.json", "card
     type=click.Path(path_type=Path),
     help="Labelled rows to score the model on; what they show is not covered by the guarantee.",
 )
+@click.option("--by", metavar="COLUMN", help="With --data: scores for each value of its column.")
+@click.option(
+    "--reference",
+    type=click.Path(path_type=Path),
+    help="With --data: fit models without privacy on this file, to compare: NOT PRIVATE.",
+)
 @click.option(
     "--ledger",
     "ledger_file",
@@ -49,6 +55,8 @@ def report(
     model: Path,
     out: Path | None,
     data: Path | None,
+    by: str | None,
+    reference: Path | None,
     ledger_file: Path | None,
     audit_file: Path | None,
     form: str,
@@ -58,6 +66,7 @@ def report(
     import json
 
     from halfmask.errors import InputError
+    from halfmask.model_folder import write_text
     from halfmask.report import words
     from halfmask.report.facts import gather
 
@@ -66,6 +75,8 @@ def report(
         raise InputError(f"{str(target)!r} is a folder: name a file, such as {target}/report.html.")
     if not target.absolute().parent.is_dir():
         raise InputError(f"The folder of {str(target)!r} does not exist: create it first.")
+    if data is None and (by is not None or reference is not None):
+        raise InputError("--by and --reference are about the rows of --data: pass them too.")
     if is_vertical(model):
         _vertical(model, target, form, as_json)
         return
@@ -83,6 +94,8 @@ def report(
             ledger=ledger_file,
             audit=audit_file,
             with_effects=form in ("html", "json"),
+            by=by,
+            reference=reference,
             told=told,
         )
     if form == "html":
@@ -97,7 +110,7 @@ def report(
         from halfmask.report import card
 
         text = card.card(facts) if form == "card" else card.markdown(facts)
-    target.write_text(text, encoding="utf-8")
+    write_text(target, text)
     result = {
         "out": str(target),
         "format": form,
@@ -112,11 +125,12 @@ def report(
 def _vertical(model: Path, target: Path, form: str, as_json: bool) -> None:
     """Every party's statement in one document."""
     from halfmask.cli.vertical_predict import load_model
+    from halfmask.model_folder import write_text
     from halfmask.vertical.statements import document
 
     fitted = load_model(model)
     text = document(fitted, form)
-    target.write_text(text, encoding="utf-8")
+    write_text(target, text)
     result = {
         "out": str(target),
         "format": form,
