@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -98,7 +99,13 @@ class Advance(Protocol):
 
 @contextmanager
 def reporting(label: str) -> Iterator[Callable[[float, str], None]]:
-    """Like `progress`, for work that tells the share it has done (0 to 1) and what it is at."""
+    """Like `progress`, for work that tells the share it has done (0 to 1) and what it is at.
+
+    With HALFMASK_PROGRESS=lines it is one JSON object per line, for a program that watches.
+    """
+    if os.environ.get("HALFMASK_PROGRESS") == "lines":
+        yield lambda share, text: note(json.dumps({"progress": share, "text": text}))
+        return
     if not sys.stderr.isatty():
         yield lambda share, text: None
         return
