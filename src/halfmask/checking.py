@@ -340,7 +340,8 @@ def _unit_warnings(
 def _dropped_rows(rows: FileRows, unit: Unit) -> Iterator[Finding]:
     words = texts(rows.columns([unit.column]), unit.column).drop_null()
     counts = pc.value_counts(words).field("counts")
-    used = int(pc.sum(pc.min_element_wise(counts, pa.scalar(unit.max_rows, counts.type))).as_py())
+    most = pc.min_element_wise(counts, pa.scalar(unit.max_rows, counts.type))
+    used = int(pc.sum(most).as_py() or 0)  # the sum of no ids at all is null
     if used < len(words):
         yield Finding(
             unit.column,

@@ -31,11 +31,14 @@ TABLES = {
 }
 
 KEPT: dict[tuple[str, str], tuple[float, float, float, float]] = {
+    ("adult", "all"): (0.676, 0.848, 0.856, 0.890),
     ("adult", "half"): (0.696, 0.832, 0.852, 0.891),
     ("adult", "features"): (0.798, 0.838, 0.860, 0.892),
     ("adult", "label"): (0.839, 0.891, 0.943, 0.971),
     ("bank", "label"): (0.769, 0.884, 0.913, 0.954),
     ("default", "label"): (0.754, 0.927, 0.939, 0.960),
+    ("diabetes", "half"): (0.172, 0.623, 0.709, 0.826),
+    ("diabetes", "features"): (0.743, 0.847, 0.866, 0.881),
     ("diabetes", "label"): (0.233, 0.646, 0.723, 0.827),
     ("visits", "label"): (0.000, 0.729, 0.789, 0.897),
 }

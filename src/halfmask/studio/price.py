@@ -94,6 +94,7 @@ def price(
         }
         for change in expected.if_public[:_SHOWN]
     ]
+    made["if_public"].sort(key=lambda change: -change["middle"])
     made["roles"] = nearest(label, columns)
     made["measured"] = _placed(made["roles"], rows, delta, relation)
     return made

@@ -265,6 +265,7 @@ def listening(port: int) -> socket.socket:
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         opened.bind((LOOPBACK, port))
+        opened.listen()  # who opens the address at once has to wait, and is not refused
     except OSError as error:
         opened.close()
         raise InputError(
