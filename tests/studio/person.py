@@ -106,7 +106,7 @@ class Person:
         self.clicks += 1
 
     def press(self, key: str, *, control: bool = False) -> None:
-        code, text, number = _KEYS.get(key, (f"Key{key.upper()}", key, ord(key.upper())))
+        code, text, number = _KEYS.get(key) or (f"Key{key.upper()}", key, ord(key.upper()))
         given: dict[str, Any] = {"key": key, "code": code, "windowsVirtualKeyCode": number}
         given["modifiers"] = _CONTROL if control else 0
         pressed = "rawKeyDown" if control or not text else "keyDown"
