@@ -1,6 +1,6 @@
 // The studio's page: four views over one state that the server keeps.
 
-import { attempt, get } from "./api.js";
+import { attempt, get, say } from "./api.js";
 import * as columns from "./columns.js";
 import * as price from "./price.js";
 import * as result from "./result.js";
@@ -26,6 +26,7 @@ function view() {
   }
   document.title = `${id(`head-${name}`).textContent} · halfmask studio`;
   if (asked === name) id(`head-${name}`).focus();
+  say("");
   if (name === "price") price.ask();
   if (name === "train") train.open();
   if (name === "result") result.open();

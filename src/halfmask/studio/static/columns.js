@@ -10,8 +10,8 @@ const CHANGES = {
   label: { part: "label" }, unit: { part: "unit" }, fill: { fill: true },
 };
 const DONE = {
-  private: "private", public: "public: their values may be seen on this page", out: "left out",
-  label: "the label", unit: "the person id", fill: "filled in from the dictionary",
+  private: "private now", public: "public now, so that values may be seen on this page", out: "left out now",
+  label: "the label now", unit: "the person id now", fill: "filled in from the dictionary", known: "declared",
 };
 const PARTS = { label: "label", unit: "person id" };
 const id = (name) => document.getElementById(name);
@@ -38,7 +38,7 @@ export function start(onState) {
   }
   id("known-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    if (chosen.size) change({ known: id("known").value }, [...chosen], "declared");
+    if (chosen.size) change({ known: id("known").value }, [...chosen], DONE.known);
     else say("Select columns first.");
   });
   id("table").addEventListener("keydown", onKey);
@@ -128,7 +128,7 @@ function row(place) {
     onclick: () => apply(what, chosen.has(place) && chosen.size > 1 ? [...chosen] : [place]) });
   const buttons = { private: segment("private", "private"), public: segment("public", "public"), out: segment("out", "out") };
   const known = element("input", { type: "text", autocomplete: "off", spellcheck: "false", "aria-label": `Known of ${column.name}` });
-  known.addEventListener("change", () => change({ known: known.value }, [place], "declared"));
+  known.addEventListener("change", () => change({ known: known.value }, [place], DONE.known));
   known.addEventListener("keydown", (event) => {
     if (event.key !== "Enter") return;
     event.preventDefault();

@@ -75,15 +75,17 @@ export function glanceWords(found) {
   return found.bars.length ? `From ${found.low} to ${found.high}${missing}` : `No value${missing}`;
 }
 
-const LEFT = 56, RIGHT = 14, TOP = 14, WIDTH = 680, HEIGHT = 360, BOTTOM = 46;
+const LEFT = 56, RIGHT = 14, TOP = 14, BOTTOM = 46;
 
 // Kept (or accuracy) against epsilon: a band, its line, measured tables, the choice.
-export function priceCurve(found, before, scale) {
+export function priceCurve(found, before, scale, room) {
+  // Drawn in the size at which it is seen, so that its words stay legible on a phone.
+  const WIDTH = Math.max(320, Math.min(680, room)), HEIGHT = Math.round(Math.max(240, WIDTH * 0.53));
   const low = Math.log(0.05), high = Math.log(10);
   const across = (epsilon) => LEFT + ((Math.log(Math.min(Math.max(epsilon, 0.05), 10)) - low) / (high - low)) * (WIDTH - LEFT - RIGHT);
   const up = (kept) => HEIGHT - BOTTOM - kept * (HEIGHT - TOP - BOTTOM);
   const path = (points, key) => points.map((p, place) => `${place ? "L" : "M"}${across(p.epsilon).toFixed(1)} ${up(p[key]).toFixed(1)}`).join("");
-  const ticks = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10];
+  const ticks = WIDTH < 450 ? [0.1, 0.5, 1, 2, 10] : [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10];
   const parts = [];
   for (const share of [0, 0.25, 0.5, 0.75, 1]) {
     parts.push(drawn("path", { class: "grid", d: `M${LEFT} ${up(share)}H${WIDTH - RIGHT}` }));
@@ -122,11 +124,12 @@ export function meter(full, now, words) {
 const MOST_LEVELS = 18;
 
 // Effects of one column, of one training or of two beside each other.
-export function effectsFigure(pairs) {
+export function effectsFigure(pairs, room) {
   const levels = [];
   for (const { effect } of pairs) for (const level of effect.levels) if (!levels.includes(level)) levels.push(level);
   const shown = levels.slice(0, MOST_LEVELS);
-  const row = 26, left = 190, width = 680;
+  const width = Math.max(320, Math.min(680, room)), narrow = width < 450;
+  const row = 26, left = narrow ? 120 : 190, letters = narrow ? 15 : 24;
   const height = shown.length * row + 50;
   const ends = pairs.flatMap(({ effect }) => [...effect.low, ...effect.high, ...effect.values, 0]);
   const least = Math.min(...ends), most = Math.max(...ends), spread = most - least || 1;
@@ -134,7 +137,7 @@ export function effectsFigure(pairs) {
   const parts = [drawn("path", { class: "axis", d: `M${across(0)} 6V${height - 40}` })];
   shown.forEach((level, place) => {
     const y = 18 + place * row;
-    parts.push(drawn("text", { x: left - 12, y: y + 4, "text-anchor": "end", text: level.length > 24 ? `${level.slice(0, 23)}…` : level }));
+    parts.push(drawn("text", { x: left - 12, y: y + 4, "text-anchor": "end", text: level.length > letters ? `${level.slice(0, letters - 1)}…` : level }));
     parts.push(drawn("path", { class: "grid", d: `M${left} ${y + row / 2}H${width - 10}` }));
     pairs.forEach(({ effect, name }, which) => {
       const at = effect.levels.indexOf(level);

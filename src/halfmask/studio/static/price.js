@@ -14,6 +14,7 @@ export function start() {
     id("epsilon").value = epsilon;
     set(epsilon, Number(id("delta").value));
   });
+  addEventListener("resize", () => found && !id("view-price").hidden && draw());
   for (const name of ["constant", "best"]) id(name).addEventListener("input", () => found && draw());
 }
 
@@ -70,23 +71,23 @@ function draw() {
     verdict.textContent = now.middle === 0
       ? `At epsilon ${now.epsilon} noise wins: nothing but the base rate of the label can be released. About ${found.rows_needed.toLocaleString("en")} rows, or a larger epsilon, would be safe.`
       : `At epsilon ${now.epsilon}, ${axis.name === "Expected accuracy" ? "expect an accuracy of" : "a model keeps"} about ${axis.text(now.middle)}${axis.name === "Expected accuracy" ? "" : " of what your columns tell"} (${range}). In short: ${found.verdict}.`;
-    id("curve").replaceChildren(priceCurve(found, before, axis));
-    const dots = found.measured.length ? ` Dots: five measured tables with roles like yours (${found.roles}), placed where your ${found.rows.toLocaleString("en")} rows have their strength.` : "";
+    id("curve").replaceChildren(priceCurve(found, before, axis, id("curve").clientWidth));
+    const dots = found.measured.length ? ` Dots: ${new Set(found.measured.map((point) => point.table)).size} measured tables with roles like yours (${found.roles}), placed where your ${found.rows.toLocaleString("en")} rows have their strength.` : "";
     const ghost = before ? " Dashed: before the last change of roles." : "";
     id("curve-words").textContent = `${axis.name} against epsilon.${dots}${ghost} ${found.based_on}`;
     id("curve-table").replaceChildren(table("Expected by epsilon", ["Epsilon", "Low", "Middle", "High"],
       found.curve.filter((_, place) => place % 4 === 0).map((p) => [p.epsilon.toPrecision(2), axis.text(p.low), axis.text(p.middle), axis.text(p.high)])));
     id("matters").replaceChildren(found.if_public.length
-      ? table("Kept if this one were public", ["Column", "Kept then", "From, to", "Gained"], found.if_public.slice(0, 8).map((each) => [
+      ? table("Kept if this one were public", ["Column", "Kept then", "From, to", "Points gained"], found.if_public.slice(0, 8).map((each) => [
         each.name, axis.text(each.middle), `${axis.text(each.low)} to ${axis.text(each.high)}`,
-        `${(100 * (each.middle - now.middle)).toFixed(1)} %`.replace("-", "−")]), true)
+        (100 * (each.middle - now.middle)).toFixed(1)]), true)
       : element("p", { text: "No column is private." }));
   }
   id("gains").replaceChildren(table("An attacker's belief and right guesses", ["Believed before", "Believes after, at most", "Right guesses before", "Right guesses after, at most"],
     found.gains.map((gain) => [percent(gain.prior), up(gain.belief), percent(gain.guess_before), up(gain.guess_after)]), true));
   id("ledger").replaceChildren(...ledgerParts(found.ledger, found.epsilon));
   const lines = [...found.faults, ...found.warnings];
-  if (found.incomplete) lines.unshift(`The schema is not complete: ${found.incomplete} things are to do in Columns.`);
+  if (found.incomplete) lines.unshift(`The schema is not complete: ${found.incomplete === 1 ? "one thing is" : `${found.incomplete} things are`} to do in Columns.`);
   id("warnings").replaceChildren(...(lines.length ? lines : ["None."]).map((text) => element("li", { text })));
   id("check-command").replaceChildren(copied(found.command, "the check command"));
 }

@@ -12,6 +12,7 @@ export function start() {
   id("one").addEventListener("change", draw);
   id("other").addEventListener("change", draw);
   id("effect").addEventListener("change", drawEffect);
+  addEventListener("resize", () => !id("view-result").hidden && !id("results").hidden && drawEffect());
 }
 
 export async function open(newest = false) {
@@ -88,7 +89,7 @@ async function drawEffect() {
     id("effects-table").replaceChildren();
     return;
   }
-  const { figure, left } = effectsFigure(pairs);
+  const { figure, left } = effectsFigure(pairs, id("effects").clientWidth);
   id("effects").replaceChildren(figure);
   const who = pairs.length > 1 ? ` Circles: ${pairs[0].name}; squares: ${pairs[1].name}.` : "";
   id("effects-words").textContent = `${column}, on the score of ${pairs[0].effect.outcome}.${who}${left > 0 ? ` ${left} more levels are in the table.` : ""}`;

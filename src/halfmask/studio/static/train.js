@@ -25,7 +25,7 @@ export function show(next) {
     + (label ? `the label ${label.name} is ${label.role}.` : "no label yet.");
   const blocked = state.problem_count > 0;
   id("blocked").replaceChildren(...(blocked ? [element("p", { class: "verdict bad" },
-    element("a", { href: "#columns", text: `${state.problem_count} things are to do in Columns` }), ": ", state.problems[0])] : []));
+    element("a", { href: "#columns", text: state.problem_count === 1 ? "One thing is to do in Columns" : `${state.problem_count} things are to do in Columns` }), ": ", state.problems[0])] : []));
   buttons();
 }
 
