@@ -15,10 +15,10 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parents[1] / "tests"), str(HERE.parents[1] / "tests" / "studio")]
 
 import pyarrow.csv  # noqa: E402
-from chromium import Chromium  # noqa: E402
 from person import Person, served  # noqa: E402
 from PIL import Image  # noqa: E402
 
+from chromium import Chromium  # noqa: E402
 from halfmask.datasets import load_adult  # noqa: E402
 
 PUBLIC = ("age", "workclass", "education", "education-num", "hours-per-week", "native-country")
