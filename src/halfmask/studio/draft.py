@@ -349,7 +349,7 @@ class Draft:
         problems = self.problems(tables)
         if problems:
             raise InputError("\n".join(text for _, text in problems))
-        return f"{HEAD}\n{Schema.from_dict(tables).to_toml()}"
+        return full_text(tables)
 
     def keep(self) -> None:
         """Write the draft."""
@@ -370,6 +370,11 @@ class Draft:
             return hashlib.sha256(self.schema_file.read_bytes()).hexdigest()
         except OSError:
             return None
+
+
+def full_text(tables: Mapping[str, Any]) -> str:
+    """The schema file of tables in which nothing is left to do."""
+    return f"{HEAD}\n{Schema.from_dict(tables).to_toml()}"
 
 
 def read_declared(files: Sequence[Path], names: Sequence[str]) -> tuple[dict[str, Known], int]:

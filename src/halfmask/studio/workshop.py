@@ -22,7 +22,7 @@ from halfmask.checking import Checked, Looked, check_rows, look_at
 from halfmask.errors import HalfmaskError, InputError
 from halfmask.reading import FileRows
 from halfmask.schema import Column, Kind, Label, Role
-from halfmask.studio.draft import Draft, Part, placeholders
+from halfmask.studio.draft import Draft, Part, full_text, placeholders
 from halfmask.studio.glance import picture
 from halfmask.studio.jobs import Job, Step, shown_command
 from halfmask.studio.known import HELP, shown_name
@@ -68,6 +68,7 @@ class Workshop:
             draft = self.draft
             tables = draft.tables(self._guess)
             problems = draft.problems(tables)
+            text = "" if problems else full_text(tables)
             about: dict[str | None, str] = {}
             for name, text in problems:
                 about.setdefault(name, text)
@@ -93,13 +94,13 @@ class Workshop:
                 "settings": dict(draft.settings),
                 "notes": draft.notes,
                 "help": HELP,
-                "toml": "" if problems else draft.toml(self._guess),
+                "toml": text,
                 "files": {
                     "schema": str(self.files.schema),
                     "draft": str(draft.file),
                     "ledger": str(self.files.ledger),
                     "out": str(self.files.out),
-                    "saved": self._saved(),
+                    "saved": self._saved(text),
                 },
             }
 
@@ -145,12 +146,11 @@ class Workshop:
             self.draft.save(self._guess)
             return self.state()
 
-    def _saved(self) -> bool:
-        """Whether the schema file holds what is chosen."""
+    def _saved(self, text: str) -> bool:
+        """Whether the schema file holds this."""
         try:
-            text = self.draft.toml(self._guess)
-            return self.files.schema.read_text(encoding="utf-8") == text
-        except (HalfmaskError, OSError, UnicodeDecodeError):
+            return bool(text) and self.files.schema.read_text(encoding="utf-8") == text
+        except (OSError, UnicodeDecodeError):
             return False
 
     # --- public columns
@@ -232,7 +232,7 @@ class Workshop:
                 "command": shown_command(
                     [
                         *("check", str(self.files.data), "--schema", str(self.files.schema)),
-                        *("--epsilon", f"{epsilon:g}", "--delta", f"{delta:g}"),
+                        *("--epsilon", f"{epsilon:.12g}", "--delta", f"{delta:.12g}"),
                     ]
                 ),
             }
@@ -264,17 +264,17 @@ class Workshop:
         if ledger is None:
             total = max(_number(asked, "total"), epsilon)
             check_epsilon(total)
-            create = ("ledger", "create", str(book), "--epsilon", f"{total:g}")
+            create = ("ledger", "create", str(book), "--epsilon", f"{total:.12g}")
             steps.append(
                 Step(
-                    words=(*create, "--delta", f"{delta:g}"),
+                    words=(*create, "--delta", f"{delta:.12g}"),
                     what="a ledger for this file's whole budget",
                     begins=0.0,
                 )
             )
         train = (
             *("train", str(self.files.data), "--schema", str(self.files.schema)),
-            *("--epsilon", f"{epsilon:.12g}", "--delta", f"{delta:g}"),
+            *("--epsilon", f"{epsilon:.12g}", "--delta", f"{delta:.12g}"),
             *(() if relation == "replace" else ("--relation", relation)),
             *("--ledger", str(book), "--out", str(model)),
         )
