@@ -36,8 +36,8 @@ _CASES = len(KEPT) * len(EPSILONS)
 BASED_ON = (
     "Based on the rule of `halfmask check` (docs/check.md), held against what `halfmask reproduce "
     f"tables` measured in {_CASES} cases: {len(TABLES)} tables of 3,942 to 47,679 people, four "
-    "sets of roles. The line is their median, four of five cases lie in the band. A guide, not a bound; "
-    "no value of your file is looked at."
+    "sets of roles. The line is their median, four of five cases lie in the band. A guide, not a "
+    "bound; no value of your file is looked at."
 )
 
 
