@@ -286,3 +286,21 @@ def test_the_band_holds_most_of_what_was_measured() -> None:
             low, _, high = price.kept(label, columns, strength)
             inside.append(low - 0.02 <= value <= high + 0.02)
     assert sum(inside) >= 0.75 * len(inside)
+
+
+def test_the_line_agrees_with_the_means_of_all_tables() -> None:
+    from halfmask.accounting.budget import Budget
+    from halfmask.studio import price
+    from halfmask.studio.measured import DELTA, EPSILONS, MEANS, TABLES
+
+    for roles, means in MEANS.items():
+        for epsilon, mean in zip(EPSILONS, means, strict=True):
+            mu = Budget(epsilon=epsilon, delta=DELTA).mu
+            expected = [
+                price.kept(
+                    *price._imagined(facts.columns, facts.private, facts.weight, roles),
+                    facts.rows * mu,
+                )[1]
+                for facts in TABLES.values()
+            ]
+            assert abs(sum(expected) / len(expected) - mean) < 0.08, (roles, epsilon)

@@ -122,8 +122,21 @@ def kept(label: Label, columns: Sequence[Column], strength: float) -> tuple[floa
     if base_rate_alone(label, strength):
         return 0.0, 0.0, 0.0
     middle = math.sqrt(math.prod(noise_ends(label, columns)))
-    high, mid, low = (REACHED * strength / (strength + middle * ratio) for ratio in ratios())
+    free = _free(label, columns)
+    high, mid, low = (
+        REACHED * (free + (1 - free) * strength / (strength + middle * ratio)) for ratio in ratios()
+    )
     return low, mid, high
+
+
+def _free(label: Label, columns: Sequence[Column]) -> float:
+    """What costs nothing: where the label is public, what public columns tell of it.
+
+    Taken as their part of all columns; measured tables with half of them public keep as much.
+    """
+    if label.role == "private":
+        return 0.0
+    return sum(column.role == "public" for column in columns) / len(columns)
 
 
 @cache
@@ -136,11 +149,12 @@ def ratios() -> tuple[float, float, float]:
         middle = math.sqrt(math.prod(noise_ends(label, columns)))
         for epsilon, value in zip(EPSILONS, values, strict=True):
             strength = facts.rows * Budget(epsilon=epsilon, delta=DELTA).mu
-            if base_rate_alone(label, strength):
+            # With a large budget the best model is missed for other reasons than noise.
+            if base_rate_alone(label, strength) or epsilon > 1:
                 continue
-            # Above what the method reaches nothing can be told of the noise.
-            share = min(max(value, 0.02), 0.995 * REACHED)
-            found.append(strength * (REACHED / share - 1) / middle)
+            free = _free(label, columns)
+            share = min(max((value / REACHED - free) / (1 - free), 0.02), 0.995)
+            found.append(strength * (1 / share - 1) / middle)
     low, middle, high = np.quantile(found, _BAND)
     return float(low), float(middle), float(high)
 
