@@ -51,4 +51,4 @@ MEANS = {
     "features": (0.77, 0.87, 0.92, 0.95),
     "label": (0.51, 0.80, 0.86, 0.93),
 }
-"""Over all five tables, five draws of the noise each: what the line of the price is held against."""
+"""Over all five tables, five draws each: what the line of the price is held against."""
