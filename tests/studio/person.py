@@ -106,7 +106,9 @@ class Person:
         self.clicks += 1
 
     def press(self, key: str, *, control: bool = False) -> None:
-        code, text, number = _KEYS.get(key) or (f"Key{key.upper()}", key, ord(key.upper()))
+        # Numbers of keys are those of letters and digits alone: 46 is Delete, not a dot.
+        own = ("", key, ord(key.upper()) if key.isalnum() else 0) if len(key) == 1 else None
+        code, text, number = _KEYS.get(key) or own  # type: ignore[misc]
         given: dict[str, Any] = {"key": key, "code": code, "windowsVirtualKeyCode": number}
         given["modifiers"] = _CONTROL if control else 0
         pressed = "rawKeyDown" if control or not text else "keyDown"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from halfmask.accounting.budget import printed
 from halfmask.accounting.gaussian import check_delta, check_epsilon
 from halfmask.accounting.relations import check_relation
 from halfmask.checking import Checked, Looked, check_rows, look_at
@@ -31,6 +32,7 @@ from halfmask.studio.price import ledger_facts, price
 _MODEL = re.compile(r"model-\d{1,6}")
 _MOST_PROBLEMS = 60
 _MOST_FACTS = 64 << 20
+_MOST_LEVELS = 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,21 +344,14 @@ class Workshop:
             "name": name,
             "method": found["method"],
             "reason": found["reason"],
-            "epsilon": found["statement"]["epsilon"],
+            "epsilon": None if (e := found["statement"]["epsilon"]) is None else printed(e),
             "delta": found["statement"]["delta"],
             "relation": found["statement"]["relation"],
             "columns": [
                 {**column, "name": shown_name(column["name"])} for column in found["columns"]
             ],
             "covered": found["covered"],
-            "effects": [
-                {
-                    **effect,
-                    "column": shown_name(effect["column"]),
-                    "levels": [shown_name(level) for level in effect["levels"]],
-                }
-                for effect in found["effects"][:_MOST_PROBLEMS]
-            ],
+            "effects": [_effect(each) for each in found["effects"][:_MOST_PROBLEMS]],
             "attacker": found["attacker"],
             "files": {
                 "model": model,
@@ -389,6 +384,36 @@ class NotPublicError(InputError):
 
 class MissingError(InputError):
     """Nothing of that name was made here."""
+
+
+def _effect(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """An effect with all its levels, and `rows` as a figure shows them."""
+    from halfmask.effects import Effect
+
+    lists = ("levels", "values", "low", "high")
+    effect = Effect(
+        column=stored["column"],
+        role=stored["role"],
+        outcome=stored["outcome"],
+        ordered=stored["ordered"],
+        share=None if stored["share"] is None else tuple(stored["share"]),
+        **{key: tuple(stored[key]) for key in lists},
+    )
+    rows = [row for row in effect.rows(_MOST_LEVELS)]
+    return {
+        "column": shown_name(effect.column),
+        "role": effect.role,
+        "outcome": shown_name(effect.outcome),
+        "ordered": effect.ordered,
+        "levels": [shown_name(level) for level in effect.levels],
+        "values": effect.values,
+        "low": effect.low,
+        "high": effect.high,
+        "rows": [
+            {"level": shown_name(r.level), "value": r.value, "low": r.low, "high": r.high}
+            for r in rows
+        ],
+    }
 
 
 def _numbered(path: Path) -> bool:

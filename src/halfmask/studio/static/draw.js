@@ -124,10 +124,17 @@ export function meter(full, now, words) {
 const MOST_LEVELS = 18;
 
 // Effects of one column, of one training or of two beside each other.
-export function effectsFigure(pairs, room) {
+export function effectsFigure(all, room) {
+  let pairs = all;
+  // One training as a figure of the report has it; of two, the same levels of both.
+  pairs = pairs.length > 1 ? pairs : pairs.map(({ name, effect }) => ({ name, effect: {
+    ...effect, levels: effect.rows.map((r) => r.level), values: effect.rows.map((r) => r.value),
+    low: effect.rows.map((r) => r.low), high: effect.rows.map((r) => r.high) } }));
   const levels = [];
   for (const { effect } of pairs) for (const level of effect.levels) if (!levels.includes(level)) levels.push(level);
-  const shown = levels.slice(0, MOST_LEVELS);
+  const step = Math.max(1, (levels.length - 1) / (MOST_LEVELS - 1));
+  const shown = levels.length <= MOST_LEVELS ? levels
+    : Array.from({ length: MOST_LEVELS }, (_, place) => levels[Math.round(place * step)]);
   const width = Math.max(320, Math.min(680, room)), narrow = width < 450;
   const row = 26, left = narrow ? 120 : 190, letters = narrow ? 15 : 24;
   const height = shown.length * row + 50;
@@ -160,5 +167,5 @@ export function effectsFigure(pairs, room) {
   parts.push(drawn("text", { class: "quiet", x: (left + width) / 2, y: height - 3, "text-anchor": "middle", text: "adds to the score" }));
   return { figure: drawn("svg", { class: "plot", viewBox: `0 0 ${width} ${height}`, role: "img",
     "aria-label": `Points with bars: what ${shown.length} levels add to the score. The numbers are in the table below.` }, ...parts),
-    left: levels.length - shown.length };
+    left: Math.max(...all.map(({ effect }) => effect.levels.length)) - shown.length };
 }

@@ -71,7 +71,7 @@ function card(found) {
     .map(([key, name]) => [name, covered[key].toPrecision(4), covered[`${key}_bar`] == null ? "" : `± ${covered[`${key}_bar`].toPrecision(2)}`]) : [];
   return element("div", { class: "card" },
     element("h3", { text: found.name }),
-    element("p", { text: `Epsilon ${found.epsilon} at delta ${found.delta}, relation ${found.relation}.` }),
+    element("p", { text: `Epsilon ${found.epsilon ?? "none: seeded"} at delta ${found.delta}, relation ${found.relation}.` }),
     element("p", { text: `${roles("private")} private and ${roles("public")} public columns, label included. Method ${found.method}.` }),
     scores.length ? table(`Scores of ${found.name}, covered by the guarantee`, ["Score", "Value", "Bar"], scores)
       : element("p", { class: "quiet", text: "This training released no score of its own." }),
@@ -92,7 +92,7 @@ async function drawEffect() {
   const { figure, left } = effectsFigure(pairs, id("effects").clientWidth);
   id("effects").replaceChildren(figure);
   const who = pairs.length > 1 ? ` Circles: ${pairs[0].name}; squares: ${pairs[1].name}.` : "";
-  id("effects-words").textContent = `${column}, on the score of ${pairs[0].effect.outcome}.${who}${left > 0 ? ` ${left} more levels are in the table.` : ""}`;
+  id("effects-words").textContent = `${column}, on the score of ${pairs[0].effect.outcome}.${who}${left > 0 ? " The table has every level." : ""}`;
   id("effects-table").replaceChildren(table(`Effects of ${column}`, ["Level", "Training", "Effect", "From", "To"],
     pairs.flatMap(({ name, effect }) => effect.levels.map((level, place) => [level, name, effect.values[place].toFixed(3), effect.low[place].toFixed(3), effect.high[place].toFixed(3)]))));
 }
