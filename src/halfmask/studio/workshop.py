@@ -167,7 +167,8 @@ class Workshop:
         """The kind that a public column's values read as."""
         from halfmask.cli.init import column_kinds
 
-        assert self._public(name)
+        if not self._public(name):
+            raise NotPublicError(f"{shown_name(name)} is not public: its kind has to be declared.")
         if name not in self._kinds:
             self._kinds[name] = column_kinds(self.rows.columns([name]))[name]  # type: ignore[assignment]
         return self._kinds[name]

@@ -11,7 +11,7 @@ const CHANGES = {
 };
 const DONE = {
   private: "private now", public: "public now, so that values may be seen on this page", out: "left out now",
-  label: "the label now", unit: "the person id now", fill: "filled in from the dictionary", known: "declared",
+  label: "the label now", unit: "the person id now: which rows belong together counts as public", fill: "filled in from the dictionary", known: "declared",
 };
 const PARTS = { label: "label", unit: "person id" };
 const id = (name) => document.getElementById(name);
