@@ -30,7 +30,7 @@ from halfmask.methods.covered import covered_classes, covered_numbers
 from halfmask.methods.free_model import FreeModel, cross_fitted
 from halfmask.methods.level_facts import described_levels, share_by_level
 from halfmask.methods.public_model import PublicModel, cross_fitted_public, level_values, unfitted
-from halfmask.methods.public_sums import fit_public_sums
+from halfmask.methods.public_sums import LOOKS, fit_public_sums
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
 from halfmask.table import CodedColumn, Table, Task
 from halfmask.units import unit_weights
@@ -140,7 +140,7 @@ class AdditivePlan:
                 name=name,
                 what=what,
                 share=getattr(self, name),
-                releases=self.steps if name == "descent" else 1,
+                releases={"descent": self.steps, "public": LOOKS}.get(name, 1),
             )
             for name, what in whats.items()
             if getattr(self, name) > 0
@@ -585,7 +585,7 @@ class AdditiveRun:
     # --- public columns under a private label
 
     def _from_public(self, base: float, unit: float) -> tuple[list[Floats], float]:
-        """Weights of public levels and a start, from one release of sums by label."""
+        """Weights of public levels and a start, from releases of sums by label."""
         assert self._public_stage is not None
         target = self._target
         if self._number:

@@ -98,7 +98,7 @@ def _additive_reason(problem: Problem) -> str:
             "look says of them, and learnt by noisy descent"
         )
     return (
-        "public columns are learnt by one release of sums by label, private ones are added by "
+        "public columns are learnt by a few releases of sums by label, private ones are added by "
         "noisy descent"
     )
 

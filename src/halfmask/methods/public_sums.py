@@ -1,8 +1,8 @@
-"""Public columns under a private label: one release of sums by label carries all they tell.
+"""Public columns under a private label: sums of their features by label carry all they tell.
 
-Features are public, so every curvature is free; only Σ feature · label is private. The directions
-in which sums are released, and the noise in each, follow from the features' Gram matrix. Guarantee:
-docs/proofs/additive.md.
+Features are public, so every curvature is free; only Σ feature · label is private. Sums are
+released `LOOKS` times, in directions and with noise by direction that follow from the features'
+Gram matrix and from what earlier looks left in doubt. Guarantee: docs/proofs/additive.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import block_diag, cho_factor, cho_solve
 from scipy.linalg.lapack import dpotri
 from scipy.special import expit, softmax
 
@@ -27,6 +27,8 @@ from halfmask.table import CodedColumn
 
 Floats = NDArray[np.float64]
 
+# Releases of sums: the first finds which columns tell, the next ones listen to those.
+LOOKS = 3
 _WHITEN = 0.25
 _CONSTANT = 0.3
 # A column of k directions is k to this power times as long: each of them has to be heard.
@@ -39,6 +41,8 @@ _LONG = 0.3
 _TURNED = 1000
 # Rounds of the solver for two classes, for more of them, and the part of a step that these take.
 _ROUNDS, _CLASS_ROUNDS, _CLASS_STEP = 6, 15, 0.6
+# Rounds before the last look.
+_FIRST_ROUNDS = 2
 # Turns at the prior scales in a first and second round, and beyond so many features.
 _WIDE = 300
 _AGAIN: tuple[int, int] = (30, 6)
@@ -74,19 +78,19 @@ def fit_public_sums(
     middle, wide = (low + high) / 2, high - low
     chance = float(expit(start))
     bend = 1.0 if number else chance * (1 - chance)
-    prepared = _Prepared.of(columns, weights, bend, stage.noise((wide, wide / 2)), shards)
-    moves = (prepared.longest * wide, prepared.longest * wide / 2)
-    exact = prepared.summed(labelled * (target - middle))
-    noisy = stage.release(prepared.turned(exact), moves)
-    known = prepared.back(noisy) + middle * prepared.summed_by_all(np.ones(len(target)))
-    noise = prepared.noise(stage.noise(moves))
-    solver = _Solver(prepared, known[None], noise, number)
-    solved = solver.solve(np.array([start]))[0]
-    covariance, uncertain, end = solver.covariance(), [], 0
-    for f in prepared.features:
+    moves = (wide, wide / 2)
+    space = _Space.of(columns, weights, bend, stage.noise(moves), shards)
+    solver = _Solver(space, np.array([start]), number)
+    values = (labelled * (target - middle))[None]
+    for look in range(1, LOOKS + 1):
+        rounds = _ROUNDS if look == LOOKS else _FIRST_ROUNDS
+        solver.listen(stage, values, np.array([middle]), moves, rounds)
+    covariance, uncertain, end = solver.noise(), [], 0
+    for f in space.features:
         own = slice(end, end := end + f.vectors.shape[1])
         uncertain.append(noise_by_level(f, covariance[own, own]))
-    return prepared.by_level(solved), float(solved[-1]), uncertain
+    solved = solver.theta[0]
+    return space.by_level(solved), float(solved[-1]), uncertain
 
 
 def fit_public_class_sums(
@@ -105,36 +109,50 @@ def fit_public_class_sums(
     A missing label counts as the centre.
     """
     centre = np.exp(start)
-    longest_label = float(np.sqrt(centre @ centre + 1 - 2 * centre.min()))
     bend = float(np.mean(centre * (1 - centre)))
-    noise = stage.noise((math.sqrt(2), longest_label))
-    prepared = _Prepared.of(columns, weights, bend, noise, ALONE)
-    moves = (prepared.longest * math.sqrt(2), prepared.longest * longest_label)
-    values = [labelled * ((target == k) - share) for k, share in enumerate(centre)]
-    exact = np.stack([prepared.turned(prepared.summed(value)) for value in values])
-    noisy = stage.release(exact, moves)
-    known = prepared.back(noisy) + np.outer(centre, prepared.summed_by_all(np.ones(len(target))))
-    covariance = prepared.noise(stage.noise(moves))
-    solved = _Solver(prepared, known, covariance, number=False).solve(start)
-    by_class = [prepared.by_level(each) for each in solved]
-    return [np.stack(tables, axis=1) for tables in zip(*by_class, strict=True)], solved[:, -1]
+    moves = (math.sqrt(2), float(np.sqrt(centre @ centre + 1 - 2 * centre.min())))
+    space = _Space.of(columns, weights, bend, stage.noise(moves), ALONE)
+    solver = _Solver(space, start, number=False)
+    values = np.stack([labelled * ((target == k) - share) for k, share in enumerate(centre)])
+    for look in range(1, LOOKS + 1):
+        rounds = _CLASS_ROUNDS if look == LOOKS else _FIRST_ROUNDS
+        solver.listen(stage, values, centre, moves, rounds)
+    by_class = [space.by_level(each) for each in solver.theta]
+    return [np.stack(tables, axis=1) for tables in zip(*by_class, strict=True)], solver.theta[:, -1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Prepared:
-    """Features of public columns, the directions of their release, and weights of rows.
+class _Look:
+    """Directions of one release, and weights of rows.
 
     A row's vector is its features and a constant, turned by `turn`; with its weight, no row's is
     longer than `longest`. All of it is public, or follows from earlier releases.
     """
 
-    features: list[LevelFeatures]
-    sums: CodeSums
     weights: Floats
     longest: float
     turn: Floats
     unturn: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Space:
+    """Features of public columns, their sums, and the choice of directions.
+
+    `bend`: how fast a mean label changes with its score; `loud`: the noise of one look at rows of
+    norm 1; `scale`: of the features, 1, and of the constant that stands beside them.
+    """
+
+    columns: Sequence[CodedColumn]
+    features: list[LevelFeatures]
+    sums: CodeSums
+    weights: Floats
     shards: Shards
+    bend: float
+    loud: float
+    values: Floats
+    axes: Floats
+    scale: Floats
 
     @classmethod
     def of(
@@ -142,12 +160,11 @@ class _Prepared:
         columns: Sequence[CodedColumn],
         weights: Floats,
         bend: float,
-        noise: float,
+        loud: float,
         shards: Shards,
-    ) -> _Prepared:
-        """`bend`: how fast a mean label changes with its score; `noise`: for rows of norm 1."""
+    ) -> _Space:
         rows, sums = total_of(weights, shards), CodeSums(columns)
-        louder = noise * math.sqrt(len(columns))
+        louder = loud * math.sqrt(len(columns) / LOOKS)
         alone = min(max(_ALONE * math.sqrt(rows * bend) / louder, _LEAST_ALONE), _MOST_ALONE)
         features = [
             level_features(column, counts, 0.0, rows, alone=alone).whitened(_WHITEN)
@@ -158,42 +175,62 @@ class _Prepared:
         features = [
             replace(f, vectors=width * f.vectors) for f, width in zip(features, widths, strict=True)
         ]
-        unturned = cls(
+        bare = cls(
+            columns=columns,
             features=features,
             sums=sums,
             weights=weights,
-            longest=0.0,
-            turn=np.zeros((0, 0)),
-            unturn=np.zeros((0, 0)),
             shards=shards,
+            bend=bend,
+            loud=loud,
+            values=np.zeros(0),
+            axes=np.zeros((0, 0)),
+            scale=np.zeros(0),
         )
-        gram = unturned.gram(weights) / rows
+        gram = bare.gram(weights) / rows
         scale = np.ones(len(gram))
         scale[-1] = max(_CONSTANT * math.sqrt(float(np.trace(gram)) - gram[-1, -1]), 1e-3)
         gram *= np.outer(scale, scale)
         if len(gram) <= _TURNED:
             values, axes = np.linalg.eigh(gram)
         else:
-            values, axes = np.diag(gram).copy(), np.eye(len(gram))
+            values, axes = np.diag(gram).copy(), np.zeros((0, 0))
         values = np.maximum(values, 1e-6 * values.max())
-        prior = np.full(len(values), _EFFECT / math.sqrt(len(columns)))
-        factors = allocated(
-            list(rows * bend * values[:, None, None]), prior, np.sqrt(values), 0.0, noise
-        )
-        turn = scale[:, None] * axes * factors
-        unturn = (axes / factors).T / scale
-        lengths = unturned.lengths(columns, turn)
-        limit = float(np.quantile(shards.gather(lengths), _LONG))
+        return replace(bare, values=values, axes=axes, scale=scale)
+
+    def look(self, doubt: Floats | None) -> _Look:
+        """Directions for coefficients whose covariance is `doubt`; None: nothing is known of them.
+
+        In directions in which scores vary alike (unit variance over rows) and in which what is not
+        known of them is uncorrelated, norm goes where it lessens the expected loss most.
+        """
+        rows, roots = total_of(self.weights, self.shards), np.sqrt(self.values)
+        typical = _EFFECT / math.sqrt(len(self.columns))
+        if not self.axes.size:
+            to, back, unknown = np.diag(1 / roots), np.diag(roots), typical * roots
+        elif doubt is None:
+            to, back, unknown = self.axes / roots, (self.axes * roots).T, typical * roots
+        else:
+            whole = (self.axes * roots).T / self.scale
+            found, turned = np.linalg.eigh(whole @ doubt @ whole.T)
+            unknown = np.sqrt(np.maximum(found, 1e-12))
+            to, back = (self.axes / roots) @ turned, ((self.axes * roots) @ turned).T
+        bends = list(np.full((len(unknown), 1, 1), rows * self.bend))
+        factors = allocated(bends, unknown, np.ones(len(unknown)), 0.0, self.loud)
+        turn = self.scale[:, None] * to * factors
+        unturn = back / factors[:, None] / self.scale
+        lengths = self.lengths(turn)
+        limit = float(np.quantile(self.shards.gather(lengths), _LONG))
         # In place where it can be: at millions of rows, numbers by row are what fills memory.
         row_weights = np.divide(limit, lengths)
         np.minimum(1.0, row_weights, out=row_weights)
         lengths *= row_weights
-        longest = float(shards.gather(np.array([lengths.max()])).max()) * (1 + 1e-9)
+        longest = float(self.shards.gather(np.array([lengths.max()])).max()) * (1 + 1e-9)
         del lengths
-        row_weights *= weights
-        return replace(unturned, weights=row_weights, longest=longest, turn=turn, unturn=unturn)
+        row_weights *= self.weights
+        return _Look(weights=row_weights, longest=longest, turn=turn, unturn=unturn)
 
-    def lengths(self, columns: Sequence[CodedColumn], turn: Floats) -> Floats:
+    def lengths(self, turn: Floats) -> Floats:
         """The norm of each row's turned vector."""
         found = np.empty(self.sums.rows)
         ends = np.cumsum([f.vectors.shape[1] for f in self.features])
@@ -204,33 +241,15 @@ class _Prepared:
         for start in range(0, len(found), BLOCK // 4):
             rows = slice(start, min(start + BLOCK // 4, len(found)))
             turned = np.repeat(turn[-1:], rows.stop - rows.start, axis=0)
-            for column, part in zip(columns, parts, strict=True):
+            for column, part in zip(self.columns, parts, strict=True):
                 turned += part[column.codes_of(rows)]
             found[rows] = np.sqrt(np.einsum("ij,ij->i", turned, turned))
         return np.maximum(found, 1e-9)
 
-    def turned(self, sums: Floats) -> Floats:
-        """Sums of features as sums of turned vectors."""
-        return sums @ self.turn
-
-    def back(self, turned: Floats) -> Floats:
-        """The inverse of `turned`."""
-        return turned @ self.unturn
-
-    def noise(self, std: float) -> Floats:
-        """The covariance of noise in sums of features where turned ones have noise of `std`."""
-        found: Floats = std**2 * self.unturn.T @ self.unturn
-        return found
-
-    def summed(self, values: Floats) -> Floats:
-        """Σ weight · value · feature, the constant last."""
-        weighed = self.weights * values
+    def summed(self, weighed: Floats) -> Floats:
+        """Σ value · feature, the constant last."""
         pairs = zip(self.features, self.sums.sums(weighed), strict=True)
         return np.concatenate([*(f.sums(total) for f, total in pairs), [float(weighed.sum())]])
-
-    def summed_by_all(self, values: Floats) -> Floats:
-        """`summed` over the rows of all machines; values must be public."""
-        return self.shards.sum(self.summed(values))
 
     def mean(self, values: Floats) -> float:
         """The mean over the rows of all machines, the same digits on each of them."""
@@ -269,36 +288,75 @@ class _Prepared:
 
 
 class _Solver:
-    """The likeliest coefficients given the noisy sums: Gauss-Newton, a prior scale per column.
+    """The likeliest coefficients given all noisy sums: Gauss-Newton, a prior scale per column.
 
     One row of coefficients per class, or one for two classes and numbers. The curvature of a class
-    among several is its mean p·(1 − p) times one Gram matrix.
+    among several is its mean p·(1 − p) times one Gram matrix. Sums of several looks are one long
+    vector: their sampling errors are correlated, their noises are not.
     """
 
-    def __init__(self, prepared: _Prepared, known: Floats, noise: Floats, number: bool) -> None:
-        self._prepared, self._known, self._noise, self._number = prepared, known, noise, number
-        features = prepared.features
-        widths = [f.vectors.shape[1] for f in features]
-        self._column = np.repeat(np.arange(len(features)), widths)
+    def __init__(self, space: _Space, start: Floats, number: bool) -> None:
+        self._space, self._number = space, number
+        self._looks: list[_Look] = []
+        self._seen = 0
+        self._known: Floats = np.zeros((len(start), 0))
+        self._noise: Floats = np.zeros((0, 0))
+        widths = [f.vectors.shape[1] for f in space.features]
+        self._column = np.repeat(np.arange(len(widths)), widths)
         self._members = np.array(widths, dtype=np.float64)
-        self._size = np.concatenate([np.ones(0), *(f.size for f in features)])
-        self._several = len(known) > 1
-        self._gram = np.zeros((0, 0))
-        if self._several or number:
-            self._gram = prepared.gram(prepared.weights)
+        self._size = np.concatenate([np.ones(0), *(f.size for f in space.features)])
+        self._several = len(start) > 1
+        self.theta: Floats = np.zeros((len(start), len(self._column) + 1))
+        self.theta[:, -1] = start
+        self._curvature: Floats = np.zeros((0, 0))
+        self._sampling: Floats = np.zeros((0, 0))
         self._weighed: Floats = np.zeros((0, 0))
-        self._precision: Floats = np.zeros((0, 0))
+        self._precisions: list[Floats] = []
 
-    def solve(self, start: Floats) -> Floats:
-        """The coefficients, the constant last."""
-        theta: Floats = np.zeros_like(self._known)
-        theta[:, -1] = start
-        turns = _AGAIN if theta.shape[1] <= _WIDE else _AGAIN_WIDE
+    def _doubt(self) -> Floats | None:
+        """What is not known of the coefficients yet, as a covariance (of several, their mean)."""
+        if not self._precisions:
+            return None
+        found: Floats = np.mean([np.linalg.inv(each) for each in self._precisions], axis=0)
+        return found
+
+    def listen(
+        self,
+        stage: Stage,
+        values: Floats,
+        centre: Floats,
+        moves: tuple[float, float],
+        rounds: int,
+    ) -> None:
+        """Release the sums of `values`, labels less `centre`, by row of coefficients, and solve.
+
+        `moves`: how far a row of norm 1 moves them under (replace, withhold).
+        """
+        space = self._space
+        look = space.look(self._doubt())
+        own = (look.longest * moves[0], look.longest * moves[1])
+        exact = np.stack([space.summed(look.weights * value) @ look.turn for value in values])
+        back = stage.release(exact, own) @ look.unturn
+        known = back + np.outer(centre, space.shards.sum(space.summed(look.weights)))
+        noise = stage.noise(own) ** 2 * look.unturn.T @ look.unturn
+        if self._looks and not space.axes.size:
+            # The same directions once more: the mean of all looks is one look with less noise.
+            seen, self._seen = self._seen, self._seen + 1
+            self._known = (seen * self._known + known) / self._seen
+            self._noise = self._noise * seen / self._seen
+        else:
+            self._looks.append(look)
+            self._seen = 1
+            self._known = np.hstack([self._known, known])
+            self._noise = block_diag(self._noise, noise) if len(self._looks) > 1 else noise
+        self._solve(rounds)
+
+    def _solve(self, rounds: int) -> None:
+        turns = _AGAIN if self.theta.shape[1] <= _WIDE else _AGAIN_WIDE
         scales = np.full(len(self._members), 1.0 / max(len(self._members), 1))
         power = _SMOOTHER[0]
-        rounds = _CLASS_ROUNDS if self._several else _ROUNDS
         for turn in range(rounds):
-            systems = self._systems(theta)
+            systems = self._systems(turn)
             if turn == 0:
                 tried = []
                 for each in _SMOOTHER:
@@ -311,51 +369,76 @@ class _Solver:
                 for _ in range(turns[1]):
                     scales = self._again(systems, scales, power)
             prior = np.diag(self._prior(scales, power))
-            step = np.stack([np.linalg.solve(p + prior, right) for p, right in systems]) - theta
-            self._precision = systems[0][0] + prior
+            self._precisions = [precision + prior for precision, _ in systems]
+            solved = [
+                np.linalg.solve(precision, right)
+                for precision, (_, right) in zip(self._precisions, systems, strict=True)
+            ]
+            step = np.stack(solved) - self.theta
             if self._number:
-                return theta + step
-            moved = max(
-                math.sqrt(self._prepared.mean(self._prepared.scores(each) ** 2)) for each in step
-            )
+                self.theta = self.theta + step
+                return
+            moved = max(math.sqrt(self._space.mean(self._space.scores(each) ** 2)) for each in step)
             # Classes pull at each other: part of a step, and none longer than one.
             most = _CLASS_STEP if self._several else 1.0
-            theta = theta + step * min(most, 1.0 / max(moved, 1e-9))
+            self.theta = self.theta + step * min(most, 1.0 / max(moved, 1e-9))
             if moved < 0.02:
                 break
-        return theta
 
-    def _systems(self, theta: Floats) -> list[tuple[Floats, Floats]]:
+    def _systems(self, turn: int) -> list[tuple[Floats, Floats]]:
         """Precision and right side for each row of coefficients, linear around `theta`."""
-        prepared, weights = self._prepared, self._prepared.weights
-        gram = self._gram
+        chances = np.stack([self._space.scores(each) for each in self.theta])
         if self._several:
-            chances = softmax(np.stack([prepared.scores(each) for each in theta]), axis=0)
-            bends = (chances * (1 - chances)) @ weights / float(weights.sum())
-            rest = [
-                k - prepared.summed_by_all(p) for k, p in zip(self._known, chances, strict=True)
-            ]
-            curvatures = [max(float(bend), 1e-6) * gram for bend in bends]
-        else:
-            chance = prepared.scores(theta[0])
-            if not self._number:
-                expit(chance, out=chance)
-                gram = prepared.gram(weights * np.maximum(chance * (1 - chance), 0.01))
-            rest, curvatures = [self._known[0] - prepared.summed_by_all(chance)], [gram]
+            chances = softmax(chances, axis=0)
+        elif not self._number:
+            expit(chances, out=chances)
+        rest = self._known - np.stack([self._stacked(chance) for chance in chances])
+        # One Gram matrix for numbers and several classes; of two, each row bends by its own score.
+        parts, bend = np.ones(1), np.ones(chances.shape[1])
+        if self._several:
+            weights = self._looks[0].weights
+            parts = (chances * (1 - chances)) @ weights / float(weights.sum())
+        elif not self._number:
+            bend = np.maximum(chances[0] * (1 - chances[0]), 0.01)
+        alike = self._several or self._number
+        if turn == 0 or not alike:
+            self._curvature = self._bent(bend)
+        if turn == 0 or (turn == 1 and not alike and len(self._looks) == 1):
+            self._sampling = self._sampled(bend)
         # A standardised number has residuals of variance below one; classes at most their p(1−p).
         variance = 0.8 if self._number else 1.0
         found = []
-        for curvature, left, own in zip(curvatures, rest, theta, strict=True):
-            spread = variance * curvature + self._noise
-            spread[np.diag_indices_from(spread)] += 1e-9 * np.trace(curvature)
-            weighed: Floats = np.asarray(np.linalg.solve(spread, curvature), dtype=np.float64)
+        for part, left, own in zip(np.maximum(parts, 1e-6), rest, self.theta, strict=True):
+            curvature = part * self._curvature
+            errors = variance * part * self._sampling + self._noise
+            errors[np.diag_indices_from(errors)] += 1e-9 * np.trace(curvature)
+            weighed: Floats = np.asarray(np.linalg.solve(errors, curvature), dtype=np.float64)
             found.append((curvature.T @ weighed, weighed.T @ (left + curvature @ own)))
             self._weighed = weighed if len(found) == 1 else self._weighed
         return found
 
-    def covariance(self) -> Floats:
-        """What the noise of the sums leaves in the coefficients of the first row."""
-        passed = np.linalg.solve(self._precision, self._weighed.T)
+    def _stacked(self, values: Floats) -> Floats:
+        """The sums of public `values` in all looks, over the rows of all machines."""
+        space = self._space
+        each = [space.shards.sum(space.summed(look.weights * values)) for look in self._looks]
+        return np.concatenate(each)
+
+    def _bent(self, bend: Floats) -> Floats:
+        """How the sums of all looks change with coefficients."""
+        return np.vstack([self._space.gram(look.weights * bend) for look in self._looks])
+
+    def _sampled(self, bend: Floats) -> Floats:
+        """The covariance of the errors of sampling in the sums of all looks."""
+        cells = [
+            [self._space.gram(one.weights * two.weights * bend) for two in self._looks[: place + 1]]
+            for place, one in enumerate(self._looks)
+        ]
+        both = range(len(cells))
+        return np.block([[cells[max(i, j)][min(i, j)] for j in both] for i in both])
+
+    def noise(self) -> Floats:
+        """The covariance that the noise of the sums leaves in the first row of coefficients."""
+        passed = np.linalg.solve(self._precisions[0], self._weighed.T)
         found: Floats = passed @ self._noise @ passed.T
         return found
 
