@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from workbench import Bench, bench, write_rows
@@ -143,9 +144,42 @@ def test_a_training_that_meets_a_bad_private_cell_does_not_say_where(tmp_path: P
         assert "row 24" not in told
 
 
-def finished(studio: Bench) -> Any:
-    studio.post("api/train", {"epsilon": 1, "delta": 1e-6, "total": 2})
-    for _ in range(600):
+@pytest.mark.slow
+def test_a_whole_training_shows_no_undeclared_private_value(tmp_path: Path) -> None:
+    ages = [str(place % 80) for place in range(400)]
+    cities = [SECRET, "north", "south", "north"] * 100
+    labels = ["no", "yes"] * 200
+    write_rows(tmp_path, {"age": ages, "city": cities, "y": labels})
+    with bench(tmp_path, label="y") as studio:
+        for place, known in enumerate(("0..80", "north | south", "no | yes")):
+            studio.post("api/change", {"ids": [place], "known": known})
+        studio.post("api/change", {"ids": [0], "role": "public"})
+        assert finished(studio)["state"] == "done"
+        found = studio.get("api/results")
+        assert found["models"] == ["model-1"]
+        assert found["ledger"]["charges"] == 1
+        assert studio.get("api/result/model-1")["epsilon"] == "1"
+        assert b"Privacy report" in studio.get("report/model-1").body
+        studio.get("api/picture/0")
+        assert not any(SECRET.encode() in answer.body for answer in studio.said)
+        # A budget that is used up is refused in words, and a running training can be stopped.
+        studio.post("api/train", {"epsilon": 1.5, "delta": 1e-6, "total": 9})
+        studio.post("api/train", {"epsilon": 1, "delta": 1e-6, "total": 9}, code=422)
+        studio.post("api/stop")
+        assert ended(studio)["state"] == "stopped"
+        refused = finished(studio, epsilon=50)
+        assert refused["state"] == "failed"
+        assert "budget" in refused["message"].lower()
+        assert studio.get("api/results")["models"] == ["model-1"]
+
+
+def finished(studio: Bench, epsilon: float = 1) -> Any:
+    studio.post("api/train", {"epsilon": epsilon, "delta": 1e-6, "total": 2})
+    return ended(studio)
+
+
+def ended(studio: Bench) -> Any:
+    for _ in range(1200):
         job = studio.get("api/training")["job"]
         if job["state"] != "running":
             return job
