@@ -156,7 +156,7 @@ class Person:
 GROUPS = ("lab", "drug", "visit", "survey", "device")
 
 
-def wide_file(folder: Path, *, columns: int = 200, rows: int = 3000) -> None:
+def wide_file(folder: Path, *, columns: int = 200, rows: int = 1200) -> None:
     """`wide.csv` with its `dictionary.csv`: groups of columns, a label and an id."""
     rng = np.random.default_rng(5)
     data: dict[str, np.ndarray] = {"person_id": np.arange(rows)}
@@ -205,6 +205,6 @@ def wide_walk(person: Person) -> None:
     person.go("price")
     person.until("document.querySelector('#curve svg')")
     person.go("train")
-    person.until("document.querySelectorAll('#commands li').length === 4")
+    person.until("document.querySelectorAll('#commands li').length === 3")
     person.retype("#train-epsilon", "3")
     person.click("#start")

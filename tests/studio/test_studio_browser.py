@@ -94,7 +94,7 @@ def test_adult_from_file_to_report(tmp_path: Path, browser: Chromium) -> None:
         person.retype("#epsilon", "0.5")
         person.until("document.querySelector('#verdict').textContent.includes('epsilon 0.5')")
         person.go("train")
-        person.until("document.querySelectorAll('#commands li').length === 4")
+        person.until("document.querySelectorAll('#commands li').length === 3")
         assert "--epsilon 0.5" in person.text("#commands")
         assert person.axe() == []
         person.click("#start")
@@ -197,7 +197,7 @@ def test_a_training_can_be_stopped_and_the_page_closed(tmp_path: Path, browser: 
     with served(tmp_path, *words) as address:
         person = Person(browser, address)
         person.go("train")
-        person.until("document.querySelectorAll('#commands li').length === 4")
+        person.until("document.querySelectorAll('#commands li').length === 3")
         person.click("#start")
         person.until("document.querySelector('#progress-words').textContent.includes('model-1')")
         # Closing the window and opening it again finds the training under way.

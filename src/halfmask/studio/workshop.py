@@ -286,11 +286,10 @@ class Workshop:
         steps += [
             Step(words=train, what="training", begins=0.05),
             Step(
-                words=(*report, "--format", "json", "--out", facts),
-                what="what the model learnt",
-                begins=0.45,
+                words=(*report, "--out", page, "--facts", facts),
+                what="what the model learnt, and the report",
+                begins=0.3,
             ),
-            Step(words=(*report, "--out", page), what="the report", begins=0.7),
         ]
         return name, steps
 
