@@ -209,6 +209,7 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     assert "There is no model" in run("report", tmp_path, code=2).output
 
 
+@pytest.mark.slow
 def test_facts_beside_a_report_are_those_of_the_json_report(
     trained: Trained, tmp_path: Path
 ) -> None:
