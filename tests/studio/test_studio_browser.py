@@ -104,10 +104,11 @@ def test_adult_from_file_to_report(tmp_path: Path, browser: Chromium) -> None:
         assert "log loss" in person.text("#cards")
         assert person.see("document.querySelector('#effects svg circle') !== null")
         assert person.axe() == []
-        # A second training, charged as well, beside the first.
+        # A second training with another epsilon, charged as well, beside the first.
         person.go("train")
         person.until("document.querySelector('#commands').textContent.includes('model-2')")
         assert "0.5" in person.text("#room")
+        person.retype("#train-epsilon", "0.7")
         person.click("#start")
         trained(person)
         person.until("document.querySelector('#one').value === 'model-2'")
@@ -118,6 +119,9 @@ def test_adult_from_file_to_report(tmp_path: Path, browser: Chromium) -> None:
         person.until("document.querySelectorAll('#cards .card').length === 2")
         person.until("document.querySelector('#effects svg rect')")
         assert person.axe() == []
+        person.go("price")
+        person.until("document.querySelector('#verdict').textContent.includes('epsilon 0.7')")
+        assert person.see("document.querySelector('#epsilon').value") == "0.7"
         quiet(person, address)
     assert person.actions < MOST_ACTIONS, (person.clicks, person.keys)
     saved = Schema.from_toml(tmp_path / "adult.toml")

@@ -43,6 +43,13 @@ function set(epsilon, delta) {
   }, 120);
 }
 
+// The epsilon of a training is the one whose price is shown.
+export function use(epsilon) {
+  settings.epsilon = epsilon;
+  id("epsilon").value = epsilon;
+  id("slide").value = Math.log10(epsilon);
+}
+
 export async function ask() {
   const own = ++number;
   const next = await attempt(() => get("price", { epsilon: settings.epsilon, delta: settings.delta }));

@@ -2,7 +2,7 @@
 
 import { attempt, get, post, say } from "./api.js";
 import { copied, element } from "./draw.js";
-import { ledgerParts } from "./price.js";
+import { ledgerParts, use } from "./price.js";
 
 const id = (name) => document.getElementById(name);
 let state = null, watching = null, last = null, finished = () => {};
@@ -39,7 +39,7 @@ async function keep() {
   const asked = { epsilon: Number(id("train-epsilon").value), total: Number(id("total").value) };
   if (!(asked.epsilon > 0 && asked.total > 0)) return;
   Object.assign(state.settings, asked);
-  id("epsilon").value = asked.epsilon;
+  use(asked.epsilon);
   await attempt(() => post("settings", asked));
   plan();
 }
@@ -84,7 +84,7 @@ function follow(job) {
   id("progress-words").textContent = `${job.name}: ${job.text}, ${job.seconds} s`;
   id("run-message").textContent = job.message || (job.state === "done" ? "Trained, charged and reported: see Result." : "");
   id("run-message").className = job.state === "failed" ? "verdict bad" : "";
-  steps(job.steps);
+  if (job.state === "running") steps(job.steps);
   buttons();
   clearTimeout(watching);
   if (job.state === "running") {
@@ -95,6 +95,6 @@ function follow(job) {
   } else if (before === "running") {
     say(job.message || `${job.name} is trained.`);
     finished(job);
-    if (job.state !== "done") plan();
+    plan();
   }
 }
