@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import tempfile
 from pathlib import Path
@@ -236,12 +237,41 @@ def test_a_schema_edited_elsewhere_is_what_counts_and_the_draft_is_kept(tmp_path
     assert (tmp_path / "rows.toml.before").read_text().startswith("# mine")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1, "columns": [3, {"name": "a"}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"version": 1, "columns": [3, {"name": "a"}]}',
+        '{"version": 1, "columns": [{"name": "a", "bounds": [1], "role": "public"}]}',
+        '{"version": 1, "columns": [{"name": "a", "part": "all", "role": "public"}]}',
+        '{"version": 1, "columns": {}, "settings": {"epsilon": "x"}}',
+    ],
+)
 def test_a_damaged_draft_is_left_aside(tmp_path: Path, text: str) -> None:
     write_rows(tmp_path, {"a": ["1"], "y": ["no"]})
     (tmp_path / "rows.draft.json").write_text(text)
     with bench(tmp_path) as studio:
         assert {column["role"] for column in chosen(studio)} == {"private"}
+
+
+def test_columns_of_any_type_can_be_clicked(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    names = ["a list", "bytes", " ", "date", "truth"]
+    values = [[[1], [2]], [b"1", b"2"], [1.5, None], [dt.date(2024, 1, 31), None], [True, None]]
+    table = pa.table(dict(zip(names, map(pa.array, values), strict=True)))
+    pyarrow.parquet.write_table(table, tmp_path / "rows.csv")
+    with bench(tmp_path) as studio:
+        for place in range(len(names)):
+            for change in ({"role": "public"}, {"part": "label"}, {"role": "private"}):
+                studio.post("api/change", {"ids": [place], **change})
+                studio.get("api/price?epsilon=1&delta=1e-6")
+        state = studio.post("api/change", {"ids": [0, 1, 2, 3, 4], "role": "public"})
+        assert [column["kind"] for column in state["columns"]][3:] == ["date", None]
+        assert studio.get("api/picture/3")["missing"] == 1
 
 
 # --- the price

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from halfmask.errors import InputError, SchemaError
-from halfmask.schema import Column, Kind, Label, Role, Schema, Unit, level_text, schema_parts
+from halfmask.schema import Column, Kind, Label, Role, Schema, level_text, schema_parts
 from halfmask.short_schema import expanded, patterns, read_tables
 from halfmask.studio.known import Known, read_known, shown_name, written
 
@@ -173,7 +173,7 @@ class Draft:
             return False
         kept = {}
         for each in stored.get("columns", ()):
-            with suppress(TypeError, KeyError, ValueError):
+            with suppress(AttributeError, TypeError, KeyError, ValueError):
                 kept[str(each["name"])] = _entry(each)
         self.entries = tuple(kept.get(entry.name, entry) for entry in self.entries)
         for key, value in stored.get("settings", {}).items():
@@ -444,7 +444,9 @@ def _entry(stored: Mapping[str, Any]) -> Entry:
         raise ValueError
     if made.get("role", "private") not in get_args(Role):
         raise ValueError
-    return Entry(**made)
+    entry = Entry(**made)
+    entry.text()  # what cannot even be shown is not ours
+    return entry
 
 
 def _only(
@@ -542,38 +544,33 @@ def _bare(keys: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if value is not None}
 
 
-def placeholders(entries: Iterable[Entry]) -> tuple[Label | None, tuple[Column, ...], Unit | None]:
+def placeholders(entries: Iterable[Entry]) -> tuple[Label | None, tuple[Column, ...]]:
     """Label and columns as far as they are declared, for what follows from their number and roles.
 
-    What is not declared yet is taken for a number, whose bounds do not matter to the price.
+    They are named by their places. What is not declared yet is taken for a number, whose bounds do
+    not matter to the price.
     """
     label, columns = None, []
-    for entry in entries:
+    for place, entry in enumerate(entries):
+        name = str(place)
         if entry.part == "label":
             classes = entry.categories if entry.categories and len(entry.categories) > 1 else None
-            numeric = classes is None and entry.kind == "number" and entry.bounds is not None
+            if classes is None and entry.kind == "number" and entry.bounds is not None:
+                label = Label(name, entry.role, bounds=(0.0, 1.0))
+                continue
+            label = Label(name, entry.role, classes=("no", "yes"))
             with suppress(SchemaError):
-                label = Label(
-                    entry.name or "label",
-                    entry.role,
-                    classes=None if numeric else classes or ("no", "yes"),
-                    bounds=(0.0, 1.0) if numeric else None,
-                )
+                label = replace(label, classes=classes or label.classes)
         elif entry.part == "column":
-            name = entry.name.strip() or "column"
             made = Column(name, entry.role, "number", bounds=(0.0, 1.0))
             if entry.kind == "bool":
                 made = Column(name, entry.role, "bool")
             elif entry.kind == "category" and entry.categories:
+                levels = tuple(level_text(each) for each in entry.categories)
                 with suppress(SchemaError):
-                    made = Column(
-                        name,
-                        entry.role,
-                        "category",
-                        categories=tuple(level_text(each) for each in entry.categories),
-                    )
-            columns.append(replace(made, name=entry.name) if entry.name.strip() else made)
-    return label, tuple(columns), None
+                    made = Column(name, entry.role, "category", categories=levels)
+            columns.append(made)
+    return label, tuple(columns)
 
 
 def _write(target: Path, text: str) -> None:

@@ -90,7 +90,9 @@ class Job:
         if process is None or process.poll() is not None:
             return
         process.send_signal(signal.SIGINT)
-        threading.Timer(_GRACE, process.kill).start()
+        insist = threading.Timer(_GRACE, process.kill)
+        insist.daemon = True
+        insist.start()
 
     def wait(self, seconds: float | None = None) -> None:
         """Until it has ended."""

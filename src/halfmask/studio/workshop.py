@@ -170,7 +170,11 @@ class Workshop:
         if not self._public(name):
             raise NotPublicError(f"{shown_name(name)} is not public: its kind has to be declared.")
         if name not in self._kinds:
-            self._kinds[name] = column_kinds(self.rows.columns([name]))[name]  # type: ignore[assignment]
+            try:
+                kind = column_kinds(self.rows.columns([name]))[name]
+            except HalfmaskError:
+                kind = "category"  # lists, bytes: check says what is wrong with it
+            self._kinds[name] = kind  # type: ignore[assignment]
         return self._kinds[name]
 
     def picture(self, place: int) -> dict[str, Any]:
@@ -201,8 +205,7 @@ class Workshop:
         with self._lock:
             ledger = ledger_facts(self.files.ledger)
             relation = check_relation("replace" if ledger is None else ledger["relation"])
-            label, columns, _ = placeholders(self.draft.entries)
-            places = {entry.name: place for place, entry in enumerate(self.draft.entries)}
+            label, columns = placeholders(self.draft.entries)
             found = price(
                 label,
                 columns,
@@ -212,7 +215,7 @@ class Workshop:
                 relation=relation,
             )
             for change in found["if_public"]:
-                change["id"] = places.get(change.pop("column"))
+                change["id"] = int(change.pop("column"))
                 change["name"] = shown_name(self.draft.entries[change["id"]].name)
             checked = Checked(rows=self.rows.num_rows)
             with suppress(HalfmaskError):
