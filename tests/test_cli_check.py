@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfmask import HalfmaskClassifier
+from halfmask.accounting.budget import Budget
 from halfmask.checking import check_file
 from halfmask.cli import main
 from halfmask.datasets import load_adult
@@ -250,12 +251,12 @@ def test_what_is_expected_of_the_census_is_what_it_keeps(roles: str) -> None:
         second = np.array(test.column(label.name).to_pylist()) == model.classes_[1]
         losses.append(-np.log(np.where(second, chance, 1 - chance)).mean())
     kept = (0.547 - np.mean(losses)) / (0.547 - 0.298)
-    found = expect(label, columns, rows=1000, epsilon=1.0, delta=1e-6, relation="replace")
+    found = expect(label, columns, Budget(epsilon=1.0, delta=1e-6), rows=1000)
     low, high = found.kept
     assert low - 0.1 < kept < high + 0.15
-    few = expect(label, columns, rows=300, epsilon=0.5, delta=1e-6, relation="replace")
+    few = expect(label, columns, Budget(epsilon=0.5, delta=1e-6), rows=300)
     assert few.verdict == "noise will win"
-    many = expect(label, columns, rows=32561, epsilon=1.0, delta=1e-6, relation="replace")
+    many = expect(label, columns, Budget(epsilon=1.0, delta=1e-6), rows=32561)
     assert many.verdict == "noise will not win"
 
 
@@ -263,7 +264,7 @@ def test_making_a_column_public_is_expected_to_buy_something() -> None:
     _, _, schema = load_adult()
     label = replace(schema.label, role="private")
     columns = tuple(replace(column, role="private") for column in schema.columns)
-    found = expect(label, columns, rows=3000, epsilon=1.0, delta=1e-6, relation="replace")
+    found = expect(label, columns, Budget(epsilon=1.0, delta=1e-6), rows=3000)
     assert {each.column for each in found.if_public} == {*(c.name for c in columns), label.name}
     assert all(each.kept[0] > found.kept[0] for each in found.if_public)
     gains = {each.column: each.kept[0] for each in found.if_public}

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from halfmask.accounting.accountant import epsilon as account
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import Ledger
 from halfmask.cli import main
 from halfmask.comparison import blank, plan
@@ -129,7 +130,7 @@ def test_what_is_paid_for_is_kept_even_if_the_next_method_fails(
 def test_the_share_of_each_composes_to_the_total(
     files: Path, methods: list[str], relation: str
 ) -> None:
-    planned = plan(table_of(files), methods, epsilon=1.0, delta=1e-6, relation=relation)
+    planned = plan(table_of(files), methods, Budget(epsilon=1.0, delta=1e-6, relation=relation))
     assert 0.97 < planned.total <= 1
     assert 1 / len(methods) < planned.each * (1 + 1e-4)
     if len(methods) == 1:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from halfmask import reading
+from halfmask.accounting.budget import Budget
 from halfmask.encoding import Bins, Grid, Levels, Scaled, _Search, declared, level_codes
 from halfmask.errors import DataError, InputError
 from halfmask.frames import dates, numbers, texts
@@ -424,14 +425,7 @@ def test_linear_methods_make_no_block_of_a_table() -> None:
     )
     for method in ("gd", "one-shot", "sgd", "dp-sgd"):
         table = Encoder.fit(Schema(LABEL, columns), frame).encode(frame)
-        model = train(
-            table,
-            epsilon=1.0,
-            delta=1e-6,
-            relation="replace",
-            method=method,
-            noise=noise_source(),
-        )
+        model = train(table, Budget(epsilon=1.0, delta=1e-6), method=method, noise=noise_source())
         model.predict(table)
         assert not {"public", "private"} & set(vars(table.features)), method
 

@@ -22,6 +22,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pyarrow import csv
 
+from halfmask.accounting.budget import Budget
 from halfmask.cli import main
 from halfmask.errors import DataError
 from halfmask.mechanisms.noise import noise_source
@@ -70,9 +71,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     encoder = Encoder.fit(schema, frame)
     train(
         encoder.encode(frame),
-        epsilon=1.0,
-        delta=1e-5,
-        relation="replace",
+        Budget(epsilon=1.0, delta=1e-5),
         method="mlp",
         noise=noise_source(),
         encoder=encoder,

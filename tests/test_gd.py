@@ -12,13 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfmask.accounting.accountant import epsilon as accounted_epsilon
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.losses import loss_named
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods.fitted import LinearFit
-from halfmask.methods.gd import Descent, GdConfig, PublicPenalty, coded_targets, fit_gd
+from halfmask.methods.gd import Descent, GdConfig, PublicPenalty, fit_gd
+from halfmask.methods.targets import coded_targets
 from halfmask.methods.unit_rows import unit_rows
 from halfmask.schema import Schema
 from halfmask.table import Encoder, Table
@@ -90,7 +92,7 @@ def descent(table: Table, loss: str, relation: str, clip: float | None = None) -
     chosen = loss_named(loss, classes=classes)
     rows = unit_rows(table, precondition=0.25)
     config = GdConfig(clip=clip, steps=3)
-    targets = coded_targets(table, chosen)
+    targets = coded_targets(table, chosen.outputs)
     return Descent(
         rows, targets, chosen, config, table.label_private, releaser(relation=relation), 0.1
     )
@@ -220,7 +222,7 @@ def scores(fit: LinearFit, table: Table) -> np.ndarray:
 def test_what_is_charged_is_what_was_asked_for(relation: str, label: str, columns: str) -> None:
     table, _ = neighbours("logistic", label=label, columns=columns, signed=False, seed=4, rows=300)
     source = releaser(1.0, relation)
-    fit = fit_gd(table, source, epsilon=1.0, delta=1e-6)
+    fit = fit_gd(table, source)
     spent = accounted_epsilon(source.events, delta=1e-6, relation=relation)
     assert 0.999 < spent <= 1.0
     assert fit.details["releases"] == sum(event.count for event in source.events)
@@ -229,16 +231,17 @@ def test_what_is_charged_is_what_was_asked_for(relation: str, label: str, column
 
 def test_an_overdrawn_budget_releases_nothing() -> None:
     table = Table.from_arrays(*blobs(50, 0))
-    source = releaser(0.5)
+    ledger, asked = MemoryLedger(epsilon=0.5, delta=1e-6), Budget(epsilon=1.0, delta=1e-6)
+    source = Releaser(ledger, noise_source(0), budget=asked)
     with pytest.raises(BudgetExceededError):
-        fit_gd(table, source, epsilon=1.0, delta=1e-6)
+        fit_gd(table, source)
     assert source.events == ()
 
 
 @pytest.mark.parametrize(("classes", "least"), [(2, 0.9), (3, 0.85)])
 def test_learns_classes_of_a_bare_array(classes: int, least: float) -> None:
     train, test = (Table.from_arrays(*blobs(4000, seed, classes)) for seed in (0, 1))
-    fit = fit_gd(train, releaser(1.0), epsilon=1.0, delta=1e-6)
+    fit = fit_gd(train, releaser(1.0))
     found = scores(fit, test)
     guess = found.argmax(axis=1) if classes > 2 else (found[:, 0] > 0).astype(int)
     assert fit.coef.shape == (classes if classes > 2 else 1, 4)
@@ -248,7 +251,7 @@ def test_learns_classes_of_a_bare_array(classes: int, least: float) -> None:
 @pytest.mark.parametrize("loss", ["smoothed-hinge", "softmax"])
 def test_other_losses_learn_two_classes(loss: str) -> None:
     train, test = (Table.from_arrays(*blobs(4000, seed)) for seed in (0, 1))
-    fit = fit_gd(train, releaser(1.0), epsilon=1.0, delta=1e-6, loss=loss)
+    fit = fit_gd(train, releaser(1.0), GdConfig(loss=loss))
     assert fit.coef.shape == (1, 4)
     assert ((scores(fit, test)[:, 0] > 0) == test.label).mean() > 0.9
 
@@ -262,14 +265,14 @@ def test_learns_a_number_in_its_own_units(loss: str) -> None:
         Table.from_arrays(X[part], y[part], task="regression", label_bounds=(20, 80))
         for part in (slice(0, 5000), slice(5000, None))
     )
-    fit = fit_gd(train, releaser(1.0), epsilon=1.0, delta=1e-6, loss=loss)
+    fit = fit_gd(train, releaser(1.0), GdConfig(loss=loss))
     error = np.sqrt(np.mean((scores(fit, test)[:, 0] - test.label) ** 2))
     assert error < 0.5 * np.std(test.label)
 
 
 def test_seeded_fits_repeat_and_others_differ() -> None:
     table = Table.from_arrays(*blobs(200, 0))
-    fits = [fit_gd(table, releaser(seed=s), epsilon=1.0, delta=1e-6) for s in (5, 5, 6)]
+    fits = [fit_gd(table, releaser(seed=s)) for s in (5, 5, 6)]
     np.testing.assert_array_equal(fits[0].coef, fits[1].coef)
     assert not np.array_equal(fits[0].coef, fits[2].coef)
 
@@ -277,7 +280,7 @@ def test_seeded_fits_repeat_and_others_differ() -> None:
 def test_settings_follow_from_public_sizes_alone() -> None:
     X, y = blobs(500, 0)
     plans = [
-        fit_gd(Table.from_arrays(rows, labels), releaser(), epsilon=1.0, delta=1e-6).details
+        fit_gd(Table.from_arrays(rows, labels), releaser()).details
         for rows, labels in ((X, y), (-3 * X[::-1], 1 - y))
     ]
     assert plans[0] == plans[1]
@@ -299,8 +302,8 @@ def test_public_penalty_pulls_the_weights() -> None:
         return 5 * (coef - 0.7), 5 * (intercept + 0.2)
 
     penalty = PublicPenalty(gradient=towards, smoothness=5.0)
-    free = fit_gd(table, releaser(), epsilon=1.0, delta=1e-6)
-    pulled = fit_gd(table, releaser(), epsilon=1.0, delta=1e-6, penalty=penalty)
+    free = fit_gd(table, releaser())
+    pulled = fit_gd(table, releaser(), GdConfig(penalty=penalty))
     assert np.abs(pulled.coef - 0.7).max() < 0.5 * np.abs(free.coef - 0.7).max()
     assert abs(pulled.intercept[0] + 0.2) < 0.2
 
@@ -331,7 +334,7 @@ def test_tables_that_cannot_be_fitted_are_refused_before_a_charge() -> None:
     ):
         source = releaser()
         with pytest.raises(InputError, match=problem):
-            fit_gd(bad, source, epsilon=1.0, delta=1e-6)
+            fit_gd(bad, source)
         assert source.events == ()
 
 
@@ -342,7 +345,7 @@ def test_a_public_start_and_the_descent_together_cost_what_was_asked_for(
 ) -> None:
     table, _ = neighbours(loss, label="private", columns="some", signed=False, seed=3, rows=60)
     paid = releaser(relation=relation)
-    fit = fit_gd(table, paid, epsilon=1.0, delta=1e-6)
+    fit = fit_gd(table, paid)
     spent = accounted_epsilon(paid.events, delta=1e-6, relation=paid.relation)
     assert 0.999 < spent <= 1.0
     assert len(paid.released) == 2
@@ -365,7 +368,7 @@ def test_an_offset_never_lifts_the_statistic_beyond_its_sensitivity(
     for table in tables:
         rows = unit_rows(table, precondition=0.25, started=True)
         rows = replace(rows, offset=offset * np.ones((table.n, 1)))
-        targets = coded_targets(table, loss)
+        targets = coded_targets(table, loss.outputs)
         descent = Descent(rows, targets, loss, GdConfig(), True, releaser(epsilon=10.0), 1.0)
         theta = 5 * np.random.default_rng(seed).normal(size=(rows.d, 1))
         moved.append(descent.statistic(theta)[0])
@@ -383,7 +386,7 @@ def test_public_features_are_fitted_ahead_of_private_ones() -> None:
     table = Encoder.fit(declared, data).encode(data)
     accuracy, shares = {}, {}
     for epsilon in (0.1, 5.0):
-        fit = fit_gd(table, releaser(epsilon), epsilon=epsilon, delta=1e-6)
+        fit = fit_gd(table, releaser(epsilon))
         scores = np.hstack([table.public, table.private]) @ fit.coef[0] + fit.intercept[0]
         accuracy[epsilon] = ((scores > 0) == (table.label == 1)).mean()
         shares[epsilon] = fit.details["public_start_share"]

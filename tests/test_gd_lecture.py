@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from halfmask.accounting.budget import Budget
+from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.cli import main
 from halfmask.errors import InputError
@@ -27,9 +29,7 @@ def fitted(
     X, y = dp_erm.drawn(data.get("rows", 400), data.get("columns", 5), 3)
     return train(
         Table.from_arrays(X, y, row_norm=1.0, task="classification"),
-        epsilon=epsilon,
-        delta=1e-6,
-        relation=data.get("relation", "replace"),
+        Budget(epsilon=epsilon, delta=1e-6, relation=data.get("relation", "replace")),
         method=config,
         noise=noise_source(seed),
     )
@@ -103,9 +103,7 @@ def test_numbers_and_classes_fit_and_mistakes_cost_nothing() -> None:
         table = Table.from_arrays(X, y, task=task, label_bounds=(-3.0, 3.0))  # type: ignore[arg-type]
         model = train(
             table,
-            epsilon=1.0,
-            delta=1e-6,
-            relation="replace",
+            Budget(epsilon=1.0, delta=1e-6),
             method=LectureConfig(steps=5),
             noise=noise_source(0),
         )
@@ -115,9 +113,7 @@ def test_numbers_and_classes_fit_and_mistakes_cost_nothing() -> None:
         with pytest.raises(InputError):
             train(
                 table,
-                epsilon=1.0,
-                delta=1e-6,
-                relation="replace",
+                Budget(epsilon=1.0, delta=1e-6),
                 method="gd",
                 options={"recipe": "lecture", **wrong},
                 noise=noise_source(0),
@@ -135,7 +131,7 @@ def test_plan_answers_with_the_lectures_theorem() -> None:
     done = planned("--method", "gd", "--bound", "lecture", "--target-error", "0.05", "--json")
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
-    common = {"radius": 1.0, "lipschitz": 1.0, "parameters": 51, "epsilon": 1.0, "delta": 1e-6}
+    common = {"radius": 1.0, "lipschitz": 1.0, "parameters": 51, "mu": gaussian_mu(1.0, 1e-6)}
     assert told["error_bound"] == pytest.approx(
         excess_of_lecture(rows=20000, steps=told["steps"], **common)
     )

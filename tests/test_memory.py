@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from pyarrow import parquet
 
 from halfmask import memory, reading
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.cli import main
 from halfmask.errors import InputError
@@ -26,13 +27,7 @@ def refused(table: Table, method: str) -> str:
     book = MemoryLedger(epsilon=1.0, delta=1e-6, relation="replace")
     with pytest.raises(InputError, match="nothing was charged") as caught:
         train(
-            table,
-            epsilon=1.0,
-            delta=1e-6,
-            relation="replace",
-            method=method,
-            noise=noise_source(),
-            ledger=book,
+            table, Budget(epsilon=1.0, delta=1e-6), method=method, noise=noise_source(), ledger=book
         )
     assert book.events() == ()
     return str(caught.value)
@@ -103,9 +98,7 @@ def trained(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]
     encoder = Encoder.fit(schema, frame)
     model = train(
         encoder.encode(frame),
-        epsilon=5.0,
-        delta=1e-6,
-        relation="replace",
+        Budget(epsilon=5.0, delta=1e-6),
         method=request.param,
         noise=noise_source(),
         encoder=encoder,

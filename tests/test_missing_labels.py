@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit.model_audit import audit_model
@@ -70,10 +71,9 @@ def frame_of(schema: Schema, n: int, rng: np.random.Generator) -> dict[str, list
 def fit(
     table: Table, method: str, options: Any = None, seed: int = 0, door: Any = Releaser
 ) -> Model:
-    return train(
-        table, epsilon=1.0, delta=1e-5, relation="replace", method=method,
-        noise=noise_source(seed), options=options, door=door,
-    )  # fmt: skip
+    budget = Budget(epsilon=1.0, delta=1e-5)
+    noise = noise_source(seed)
+    return train(table, budget, method=method, noise=noise, options=options, door=door)
 
 
 # What is declared, and how it is read.
@@ -271,7 +271,7 @@ def test_methods_refuse_public_labels_that_are_missing_before_a_charge() -> None
             MemoryLedger(epsilon=1.0, delta=1e-5, relation="replace"), noise_source(0)
         )
         with pytest.raises(InputError, match="lack their public label"):
-            method(table, releaser, epsilon=1.0, delta=1e-5)
+            method(table, releaser)
         assert releaser.events == ()
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from sklearn.kernel_approximation import RBFSampler
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.datasets import load_adult
@@ -25,7 +26,7 @@ from halfmask.methods.moment_sensitivity import (
     choose_weights,
 )
 from halfmask.methods.moment_solve import known_zeros
-from halfmask.methods.one_shot import discriminant, fit_one_shot
+from halfmask.methods.one_shot import OneShotConfig, discriminant, fit_one_shot
 from halfmask.methods.released_moments import (
     plan_moments,
 )
@@ -95,7 +96,7 @@ ROLES = [
 @pytest.mark.parametrize("relation", ["replace", "withhold"])
 def test_fit_releases_once_with_calibrated_noise(roles: Any, kind: str, relation: Any) -> None:
     releaser = Recorder(epsilon=1.0, delta=1e-5, relation=relation)
-    fit = fit_one_shot(table(**roles, kind=kind), releaser, epsilon=1.0, delta=1e-5)
+    fit = fit_one_shot(table(**roles, kind=kind), releaser)
     assert len(releaser.asked) == len(releaser.events) == 1
     asked = releaser.asked[0]
     ratio = asked["sensitivity"].under(relation) / asked["noise_std"]
@@ -109,9 +110,7 @@ def test_fit_releases_once_with_calibrated_noise(roles: Any, kind: str, relation
 
 def test_the_noise_that_is_added_has_the_size_that_is_charged() -> None:
     releaser = Recorder(epsilon=1.0, delta=1e-5, relation="replace")
-    fit_one_shot(
-        table(public=0, private=80, label="private", n=20), releaser, epsilon=1.0, delta=1e-5
-    )
+    fit_one_shot(table(public=0, private=80, label="private", n=20), releaser)
     asked = releaser.asked[0]
     noise = asked["noisy"] - asked["value"]
     assert noise.size > 3000
@@ -122,7 +121,7 @@ def test_the_noise_that_is_added_has_the_size_that_is_charged() -> None:
 def test_exact_blocks_are_not_released(roles: Any) -> None:
     made = table(**roles)
     releaser = Recorder(epsilon=1.0, delta=1e-5, relation="replace")
-    fit_one_shot(made, releaser, epsilon=1.0, delta=1e-5)
+    fit_one_shot(made, releaser)
     wide, own = roles["public"] + 1, roles["private"]
     expected = wide * own + own * (own + 1) // 2 + own + wide * (roles["label"] == "private")
     assert releaser.asked[0]["value"].size == expected
@@ -133,7 +132,7 @@ def test_exact_blocks_are_not_released(roles: Any) -> None:
 def test_with_a_large_budget_it_learns(roles: Any, kind: str) -> None:
     made, new = (table(**roles, kind=kind, n=4000, seed=seed) for seed in (1, 2))
     releaser = Recorder(epsilon=50.0, delta=1e-5, relation="replace")
-    fit = fit_one_shot(made, releaser, epsilon=50.0, delta=1e-5)
+    fit = fit_one_shot(made, releaser)
     scores = np.hstack([new.public, new.private]) @ fit.coef.T + fit.intercept
     assert new.label is not None
     if kind == "number":
@@ -149,8 +148,8 @@ def test_drowned_private_moments_leave_the_public_model() -> None:
     alone = replace(made.with_blocks(private=made.private[:, :0]), label_private=True)
     noisy = Recorder(epsilon=1e-3, delta=1e-5, relation="replace")
     rich = Recorder(epsilon=1e3, delta=1e-5, relation="replace")
-    fit = fit_one_shot(made, noisy, epsilon=1e-3, delta=1e-5)
-    ideal = fit_one_shot(alone, rich, epsilon=1e3, delta=1e-5)
+    fit = fit_one_shot(made, noisy)
+    ideal = fit_one_shot(alone, rich)
     assert made.label is not None
     guess = np.hstack([made.public, made.private]) @ fit.coef.T + fit.intercept
     best = made.public @ ideal.coef.T + ideal.intercept
@@ -186,7 +185,7 @@ def test_probabilities_are_hardly_worse_than_knowing_nothing(roles: Any, epsilon
     losses = []
     for seed in range(5):
         releaser = Recorder(epsilon=epsilon, delta=1e-5, relation="replace", seed=seed)
-        fit = fit_one_shot(made, releaser, epsilon=epsilon, delta=1e-5)
+        fit = fit_one_shot(made, releaser)
         odds = (np.hstack([made.public, made.private]) @ fit.coef.T + fit.intercept)[:, 0]
         assert made.label is not None
         losses.append(np.logaddexp(0, -odds * (2 * made.label - 1)).mean())
@@ -211,7 +210,7 @@ def test_softmax_scores_of_many_classes_are_calibrated() -> None:
         table(public=4, private=0, label="private", kind="three", n=5000, seed=s) for s in (3, 4)
     )
     releaser = Recorder(epsilon=3.0, delta=1e-5, relation="replace")
-    fit = fit_one_shot(made, releaser, epsilon=3.0, delta=1e-5)
+    fit = fit_one_shot(made, releaser)
     scores = new.public @ fit.coef.T + fit.intercept
     chance = np.exp(scores - scores.max(axis=1, keepdims=True))
     chance /= chance.sum(axis=1, keepdims=True)
@@ -251,8 +250,7 @@ def test_public_rows_longer_than_the_bound_are_refused() -> None:
             bounds=bounds,
             weights=choose_weights(bounds, coefficient=0.5),
             releaser=Recorder(epsilon=1.0, delta=1e-5, relation="replace"),
-            epsilon=1.0,
-            delta=1e-5,
+            mu=0.2,
             what="sums",
         )
 
@@ -261,7 +259,7 @@ def test_private_rows_longer_than_declared_are_clipped() -> None:
     made = table(public=1, private=2, label="private", n=5)
     long = made.with_blocks(private=made.private * 1e6)
     releaser = Recorder(epsilon=1.0, delta=1e-5, relation="replace")
-    fit_one_shot(long, releaser, epsilon=1.0, delta=1e-5)
+    fit_one_shot(long, releaser)
     packed = releaser.asked[0]["value"]
     assert np.linalg.norm(packed) <= 5 * releaser.asked[0]["sensitivity"].withhold * (1 + 1e-9)
 
@@ -271,7 +269,7 @@ def test_units_multiply_the_noise() -> None:
     stds = []
     for rows in (1, 3):
         releaser = Recorder(epsilon=1.0, delta=1e-5, relation="replace")
-        fit_one_shot(replace(made, max_rows=rows), releaser, epsilon=1.0, delta=1e-5)
+        fit_one_shot(replace(made, max_rows=rows), releaser)
         stds.append(releaser.asked[0]["noise_std"])
     assert stds[1] == pytest.approx(3 * stds[0])
 
@@ -283,24 +281,23 @@ def test_what_is_known_before_the_release_does_not_follow_private_values() -> No
     asked = []
     for each in (made, other):
         releaser = Recorder(epsilon=1.0, delta=1e-5, relation="replace")
-        fit_one_shot(each, releaser, epsilon=1.0, delta=1e-5, feature_map=PublicPCA())
+        fit_one_shot(each, releaser, OneShotConfig(feature_map=PublicPCA()))
         asked.append((releaser.asked[0]["noise_std"], releaser.asked[0]["sensitivity"]))
     assert asked[0] == asked[1]
 
 
 def test_nothing_is_released_when_the_budget_is_too_small() -> None:
     releaser = Recorder(epsilon=0.5, delta=1e-5, relation="replace")
+    releaser._budget = Budget(epsilon=1.0, delta=1e-5)
     with pytest.raises(BudgetExceededError):
-        fit_one_shot(table(public=2, private=2, label="private"), releaser, epsilon=1.0, delta=1e-5)
+        fit_one_shot(table(public=2, private=2, label="private"), releaser)
     assert releaser.asked == []
 
 
 def test_a_table_with_nothing_private_is_refused() -> None:
     made = table(public=3, private=0, label="public")
     with pytest.raises(InputError, match="Nothing is private"):
-        fit_one_shot(
-            made, Recorder(epsilon=1.0, delta=1e-5, relation="replace"), epsilon=1.0, delta=1e-5
-        )
+        fit_one_shot(made, Recorder(epsilon=1.0, delta=1e-5, relation="replace"))
 
 
 def test_a_map_of_the_public_part_learns_what_a_line_cannot() -> None:
@@ -311,7 +308,7 @@ def test_a_map_of_the_public_part_learns_what_a_line_cannot() -> None:
     made = replace(made.with_blocks(public=X), label=ring)
     fourier = RBFSampler(n_components=100, gamma=2.0, random_state=0)
     releaser = Recorder(epsilon=1.0, delta=1e-5, relation="replace")
-    fit = fit_one_shot(made, releaser, epsilon=1.0, delta=1e-5, feature_map=fourier)
+    fit = fit_one_shot(made, releaser, OneShotConfig(feature_map=fourier))
     assert fit.feature_map is fourier
     scores = fourier.transform(X) @ fit.coef.T + fit.intercept
     assert ((scores[:, 0] > 0) == ring).mean() > 0.9
@@ -327,9 +324,7 @@ def test_adult_is_fitted_within_the_time_of_an_ordinary_logistic_regression() ->
     )
     made = Encoder.fit(private, frame).encode(frame)
     start = time.process_time()
-    fit = fit_one_shot(
-        made, Recorder(epsilon=1.0, delta=1e-6, relation="replace"), epsilon=1.0, delta=1e-6
-    )
+    fit = fit_one_shot(made, Recorder(epsilon=1.0, delta=1e-6, relation="replace"))
     ours = time.process_time() - start
     start = time.process_time()
     LogisticRegression(max_iter=1000).fit(made.private, made.label)

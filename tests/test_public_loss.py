@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halfmask.accounting.budget import Budget
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import GaussianSeries
@@ -39,9 +40,7 @@ def half_public(n: int = 300, *, label_private: bool = False) -> Table:
 def fit(table: Table, method: str, **options: Any) -> Model:
     return train(
         table,
-        epsilon=4.0,
-        delta=1e-5,
-        relation="replace",
+        Budget(epsilon=4.0, delta=1e-5),
         method=method,
         noise=noise_source(7),
         options=options,

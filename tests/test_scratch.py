@@ -16,6 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from halfmask import scratch
+from halfmask.accounting.budget import Budget
 from halfmask.errors import DataError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.methods import code_sums
@@ -59,14 +60,7 @@ def test_a_model_from_mapped_codes_is_that_from_codes_in_memory(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def fitted(table: Table) -> dict[str, np.ndarray]:
-        model = train(
-            table,
-            epsilon=1.0,
-            delta=1e-6,
-            relation="replace",
-            method=method,
-            noise=noise_source(4),
-        )
+        model = train(table, Budget(epsilon=1.0, delta=1e-6), method=method, noise=noise_source(4))
         assert not list(tmp_path.iterdir())
         return model.arrays()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,21 @@ from halfmask.methods.sgd import DpSgdConfig, SgdConfig
 from halfmask.model import Model
 from halfmask.schema import Column, Label, Schema
 from halfmask.settings import (
+    _KINDS,
+    _hints,
+    _kind_words,
+    _nested,
     config_as_json,
     config_for,
     config_from_words,
     configs_for_methods,
     kind_of,
     read_config,
-    recipes,
-    settings_table,
 )
 from halfmask.stored_options import options_from_json, options_to_json
 
 METHODS = ("one-shot", "gd", "sgd", "dp-sgd", "label-span", "experts", "admm", "fdml-sgd")
-KINDS = [(method, recipe) for method in METHODS for recipe in recipes(method)]
+KINDS = [(method, recipe) for method in METHODS for recipe in _KINDS[method]]
 SCHEMA = """
 [label]
 name = "ill"
@@ -49,6 +52,20 @@ bounds = [0, 100]
 role = "public"
 kind = "category"
 """
+
+
+def settings_table(kind: type[Any]) -> list[tuple[str, str, str]]:
+    """(name, values, default) of every setting, nested ones by their dotted names."""
+    hints, rows = _hints(kind), []
+    for each in fields(kind):
+        hint = hints[each.name]
+        if (inner := _nested(hint)) is not None:
+            rows += [(f"{each.name}.{n}", v, d) for n, v, d in settings_table(inner)]
+        else:
+            default = None if each.default is MISSING else each.default
+            word = str(default).lower() if isinstance(default, bool) else f"{default}"
+            rows.append((each.name, _kind_words(hint), "none" if default is None else word))
+    return rows
 
 
 @pytest.fixture
@@ -270,9 +287,7 @@ def test_compare_takes_settings_by_method(people: Path) -> None:
     assert "METHOD.NAME=VALUE" in mistake(wrong)
 
 
-@pytest.mark.parametrize(
-    ("method", "recipe"), [*KINDS, *(("mlp", each) for each in recipes("mlp"))]
-)
+@pytest.mark.parametrize(("method", "recipe"), [*KINDS, *(("mlp", each) for each in _KINDS["mlp"])])
 def test_the_docs_list_every_setting_with_its_default(method: str, recipe: str) -> None:
     if method == "mlp":
         pytest.importorskip("torch")

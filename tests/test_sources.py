@@ -16,6 +16,7 @@ from test_docs import ROOT, prepared_folder
 
 PAGE = ROOT / "docs" / "sources.md"
 _COMMAND = re.compile(r"^`(?P<command>halfmask [^`]+)`(?P<long> †)?$")
+_SCHEMA = re.compile(r'^```toml title="(?P<file>[^"]+)"\n(?P<body>.*?)^```$', re.M | re.S)
 _TEST = re.compile(r"`(tests/[\w/]+\.py)`")
 
 
@@ -24,7 +25,7 @@ def rows() -> list[list[str]]:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     tables = [line.removeprefix("| ").removesuffix(" |") for line in lines if line[:2] == "| "]
     found = [[cell.strip() for cell in line.split(" | ")] for line in tables]
-    # The verdict's table has three columns and no commands.
+    # Tables of results have three columns and no commands.
     return [cells for cells in found if len(cells) != 3 and not cells[0].startswith("in ")]
 
 
@@ -61,6 +62,10 @@ def test_every_short_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """In the order of the page, in one folder: later ones use what earlier ones wrote."""
     prepared_folder(tmp_path)
     _labels_alone(tmp_path)
+    for page in ("roles", "vertical"):
+        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        for found in _SCHEMA.finditer(text):
+            (tmp_path / found["file"]).write_text(found["body"], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     for command, long in commands():
         if not long:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from halfmask.accounting.budget import Budget
 from halfmask.mechanisms.noise import noise_source
 from halfmask.model import Model
 from halfmask.schema import Schema
@@ -28,9 +29,7 @@ def small_model(epsilon: float, seed: int) -> Model:
     encoder = Encoder.fit(schema, frame)
     return train(
         encoder.encode(frame),
-        epsilon=epsilon,
-        delta=1e-6,
-        relation="replace",
+        Budget(epsilon=epsilon, delta=1e-6),
         method="one-shot",
         noise=noise_source(seed),
         encoder=encoder,

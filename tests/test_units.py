@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.audit.transcript import Release, recorded, replayed
 from halfmask.cli.rows import training_rows
@@ -121,12 +122,10 @@ def released(
     """What a fit releases, with the size of its noise."""
     frame = pa.table(data)
     table = Encoder.fit(schema, frame).encode(frame)
+    budget = Budget(epsilon=1.0, delta=1e-5, relation=relation)
     return recorded(
-        lambda door: train(
-            table, epsilon=1.0, delta=1e-5, relation=relation, method=method,
-            noise=noise_source(0), door=door,
-        )
-    ).releases  # fmt: skip
+        lambda door: train(table, budget, method=method, noise=noise_source(0), door=door)
+    ).releases
 
 
 @pytest.mark.parametrize(
@@ -152,7 +151,7 @@ def test_the_statement_names_the_rows_that_a_unit_has() -> None:
     table = Encoder.fit(with_unit(PLAIN, 10), frame).encode(frame)
     assert (table.max_rows, table.rows_per_unit) == (10, 2)
     privacy = train(
-        table, epsilon=1.0, delta=1e-5, relation="replace", method="gd", noise=noise_source(0)
+        table, Budget(epsilon=1.0, delta=1e-5), method="gd", noise=noise_source(0)
     ).privacy
     assert "at most 2 rows" in privacy.text()
 
@@ -162,9 +161,7 @@ def test_a_table_whose_ids_were_not_read_is_not_fitted() -> None:
     frame = pa.table(unit_frame(PLAIN, [1, 1, 1, 2], np.random.default_rng(0)))
     table = Encoder.fit(with_unit(PLAIN, 2), frame).encode(frame, with_unit=False)
     with pytest.raises(InputError, match="'id'"):
-        train(
-            table, epsilon=1.0, delta=1e-5, relation="replace", method="gd", noise=noise_source(0)
-        )
+        train(table, Budget(epsilon=1.0, delta=1e-5), method="gd", noise=noise_source(0))
 
 
 @pytest.mark.parametrize("roles", list(SCHEMAS))
@@ -194,12 +191,10 @@ def test_replacing_a_whole_unit_never_moves_the_releases_beyond_the_budget(
                 other[name][row] = fresh[name][ids.index(who)]
     encoder = Encoder.fit(schema, pa.table(data))
     tables = [encoder.encode(pa.table(frame)) for frame in (data, other)]
-    options: Any = {
-        "epsilon": 1.0, "delta": 1e-5, "relation": "replace", "method": method,
-        "noise": noise_source(0),
-    }  # fmt: skip
-    told = recorded(lambda door: train(tables[0], **options, door=door))
-    again = replayed(told, lambda door: train(tables[1], **options, door=door))
+    budget = Budget(epsilon=1.0, delta=1e-5)
+    options: Any = {"method": method, "noise": noise_source(0)}
+    told = recorded(lambda door: train(tables[0], budget, **options, door=door))
+    again = replayed(told, lambda door: train(tables[1], budget, **options, door=door))
     assert np.linalg.norm(told.moves(again)) <= gaussian_mu(1.0, 1e-5) * (1 + 1e-6)
 
 
@@ -250,22 +245,23 @@ def test_equal_units_weigh_alike() -> None:
 
 def test_a_network_takes_units_of_one_row_and_refuses_larger_ones() -> None:
     schema = with_unit(PLAIN, 10)
+    budget = Budget(epsilon=1.0, delta=1e-5)
     options: Any = {
-        "epsilon": 1.0, "delta": 1e-5, "relation": "replace", "method": "mlp",
-        "noise": noise_source(0), "options": {"recipe": "dp-sgd", "steps": 1},
-    }  # fmt: skip
+        "method": "mlp",
+        "noise": noise_source(0),
+        "options": {"recipe": "dp-sgd", "steps": 1},
+    }
     for ids, several in (([1, 2, 3, 4], False), ([1, 1, 2, 3], True)):
         frame = pa.table(unit_frame(schema, ids, np.random.default_rng(0)))
         table = Encoder.fit(schema, frame).encode(frame)
-        problem = Problem.of(table, epsilon=1.0, delta=1e-5)
+        problem = Problem.of(table, budget)
         assert (problem.rows, problem.rows_per_unit) == (3 + (not several), 1 + several)
         if several:
             with pytest.raises(InputError, match="where a unit has several rows"):
-                train(table, **options)
+                train(table, budget, **options)
         else:
-            assert (
-                train(table, **options).privacy.unit == "one value of 'id' (a person with one row)"
-            )
+            fitted = train(table, budget, **options)
+            assert fitted.privacy.unit == "one value of 'id' (a person with one row)"
 
 
 def test_a_file_is_read_whole_where_all_rows_decide_which_ones_count(tmp_path: Path) -> None:
@@ -275,6 +271,6 @@ def test_a_file_is_read_whole_where_all_rows_decide_which_ones_count(tmp_path: P
     public = Label("y", "public", classes=("no", "yes"), missing="skip")
     for schema, rows in ((with_unit(PLAIN, 1), 3), (replace(PLAIN, label=public), 4)):
         with training_rows(
-            tmp_path / "rows.parquet", schema, None, method="mlp", epsilon=1.0, delta=1e-5
+            tmp_path / "rows.parquet", schema, None, Budget(epsilon=1.0, delta=1e-5), method="mlp"
         ) as (_, table):
             assert len(table.private) == table.n == rows

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from halfmask.accounting.accountant import epsilon as account
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import Event, GaussianEvent
 from halfmask.accounting.ledger import Ledger, MemoryLedger
 from halfmask.cli import main
@@ -103,9 +104,7 @@ class Counted(MemoryLedger):
 def fit(table: Table, case: str, options: dict[str, Any], ledger: Any, epsilon: float = 1.0) -> Any:
     return train(
         table,
-        epsilon=epsilon,
-        delta=1e-6,
-        relation="replace",
+        Budget(epsilon=epsilon, delta=1e-6),
         method=CASES[case][0],
         noise=noise_source(),
         ledger=ledger,

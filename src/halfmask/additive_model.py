@@ -1,4 +1,7 @@
-"""Models of the method `additive`: tables of weights by level, and a free model beside them."""
+"""The method `additive` as a whole: its fit, whatever the label, and the models that come of it.
+
+A model is tables of weights by level, and a free model beside them.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.errors import InputError
-from halfmask.methods.additive import AdditiveFit
-from halfmask.methods.additive_classes import ClassesFit
+from halfmask.mechanisms.release import Releaser
+from halfmask.methods.additive import AdditiveFit, AdditiveRun
+from halfmask.methods.additive_classes import ClassesFit, ClassesRun
+from halfmask.methods.additive_pairs import PairWeights
 from halfmask.methods.free_model import FreeModel
-from halfmask.methods.public_model import PublicModel
+from halfmask.methods.public_model import PublicModel, unfitted
 from halfmask.model import Model
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdditiveConfig:
+    """What a caller may hand to `additive`; all of it counts as public.
+
+    `public_model` takes the place of the free model (see `public_model.cross_fitted_public`).
+    `sample_weight` are weights of the rows, not negative, of which the largest counts as 1.
+    """
+
+    public_model: Any = None
+    sample_weight: Floats | None = None
+
+
+def fit_additive(
+    table: Table, releaser: Releaser, config: AdditiveConfig | None = None
+) -> AdditiveFit | ClassesFit:
+    """The run for the table's label: two classes, a number, or several classes.
+
+    Guarantee: docs/proofs/additive.md.
+    """
+    config = config or AdditiveConfig()
+    public_model, sample_weight = config.public_model, config.sample_weight
+    if not table.coded:
+        raise InputError("Method 'additive' needs a schema: a bare array has no levels.")
+    if not (table.label_private or any(column.private for column in table.coded)):
+        raise InputError("Nothing is private: any ordinary method serves better.")
+    if releaser.shards.count > 1 and sample_weight is not None:
+        raise InputError("Method 'additive' takes no sample_weight on several machines.")
+    if public_model is not None:
+        _check_public_model(table, public_model)
+    mu = releaser.budget.mu
+    if table.classes is not None and len(table.classes) > 2:
+        return ClassesRun(table, releaser, mu, public_model, sample_weight).run()
+    return AdditiveRun(table, releaser, mu, public_model, sample_weight).run()
+
+
+def _check_public_model(table: Table, public_model: Any) -> None:
+    """Refuse what could not be free, before anything is charged."""
+    if table.label_private:
+        raise InputError(
+            "public_model needs a public label: with a private one, what it learnt from the label "
+            "would have to be paid for."
+        )
+    if all(column.private for column in table.coded):
+        raise InputError("public_model needs a public column: all of them are private.")
+    unfitted(public_model, table.task)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,7 +132,7 @@ class AdditiveModel(Model):
 
 
 def _arrays(fit: AdditiveFit) -> dict[str, NDArray[Any]]:
-    """Tables one behind the other; those of a free model behind the prefix `free.`."""
+    """Tables one behind the other; a free model's behind `free.`, those of pairs behind `pair.`."""
     numbers = [fit.intercept, fit.offset_start, fit.offset_scale, float(fit.log_chance)]
     stored: dict[str, NDArray[Any]] = {
         "weights": np.concatenate(fit.weights),
@@ -92,6 +144,13 @@ def _arrays(fit: AdditiveFit) -> dict[str, NDArray[Any]]:
     }
     if fit.offset_weights is not None:
         stored["offset_weights"] = np.concatenate(fit.offset_weights)
+    for place, pair in enumerate(fit.pairs):
+        stored |= {
+            f"pair.{place}.columns": np.array([pair.first, pair.second], dtype=np.int64),
+            f"pair.{place}.first": pair.first_groups.astype(np.int64),
+            f"pair.{place}.second": pair.second_groups.astype(np.int64),
+            f"pair.{place}.weights": pair.weights,
+        }
     if isinstance(fit.free, FreeModel):
         stored |= {f"free.{name}": array for name, array in fit.free.to_arrays().items()}
     return stored
@@ -121,5 +180,31 @@ def _fit(arrays: Mapping[str, NDArray[Any]], details: Mapping[str, Any]) -> Addi
         log_chance=bool(log_chance and log_chance[0]),
         bend=bend,
         bend_edges=edges,
+        pairs=_pairs(arrays),
         details=details,
     )
+
+
+def _pairs(arrays: Mapping[str, NDArray[Any]]) -> tuple[PairWeights, ...]:
+    """The pairs among `_arrays`, checked: a look-up must not go beyond its table."""
+    levels = arrays["levels"]
+    found: list[PairWeights] = []
+    while (name := f"pair.{len(found)}") + ".columns" in arrays:
+        first, second = (int(place) for place in arrays[f"{name}.columns"])
+        groups = [arrays[f"{name}.{part}"].astype(np.intp) for part in ("first", "second")]
+        weights = arrays[f"{name}.weights"]
+        if not 0 <= second < first < len(levels) or not np.isfinite(weights).all():
+            raise ValueError("a pair of columns")
+        for place, own, size in zip((first, second), groups, weights.shape, strict=True):
+            if len(own) != levels[place] or own.min() < 0 or own.max() >= size:
+                raise ValueError("a pair's groups")
+        found.append(
+            PairWeights(
+                first=first,
+                second=second,
+                first_groups=groups[0],
+                second_groups=groups[1],
+                weights=weights,
+            )
+        )
+    return tuple(found)

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halfmask.accounting.relations import Relation
+from halfmask.accounting.budget import Budget, printed
+from halfmask.derived import with_made
 from halfmask.encoding import MAX_LEARNT_LEVELS, level_codes
 from halfmask.errors import DataError, HalfmaskError, SchemaError, place
 from halfmask.expectation import Expectation, expect
@@ -28,6 +29,7 @@ from halfmask.short_schema import patterns, read_tables
 from halfmask.table import label_codes
 from halfmask.units import unit_codes
 
+_USUAL = Budget(epsilon=1.0, delta=1e-6)
 HIGH_EPSILON = 10.0
 """Above this, a guarantee allows odds to change e^10 = 22,000 times: it bounds next to nothing."""
 SMALL_DELTA = 0.1
@@ -77,10 +79,7 @@ class Checked:
 def check_file(
     data: str | Path,
     schema_file: str | Path,
-    *,
-    epsilon: float = 1.0,
-    delta: float = 1e-6,
-    relation: Relation = "replace",
+    budget: Budget = _USUAL,
 ) -> Checked:
     """Check a file against a schema. Nothing is charged and nothing is kept."""
     found = Checked()
@@ -93,7 +92,7 @@ def check_file(
         with open_rows(data) as rows:
             found.rows = rows.num_rows
             if tables is not None:
-                check_rows(found, tables, rows, epsilon, delta, relation)
+                check_rows(found, tables, rows, budget)
     except HalfmaskError as error:
         found.faults += _findings(str(error))
     return found
@@ -134,9 +133,7 @@ def check_rows(
     found: Checked,
     tables: Mapping[str, Any],
     rows: FileRows,
-    epsilon: float,
-    delta: float,
-    relation: Relation,
+    budget: Budget,
     *,
     look: Look = look_at,
 ) -> None:
@@ -156,10 +153,12 @@ def check_rows(
     except SchemaError as error:
         problems += str(error).splitlines()
     found.faults += _findings("\n".join(problems))
+    if found.schema is not None:
+        rows = with_made(rows, found.schema)
     _check_values(found, rows, label, columns, unit, look)
     found.warnings += _declared_warnings(columns)
     found.warnings += _unit_warnings(rows, label, columns, unit)
-    found.warnings += _budget_warnings(rows.num_rows, epsilon, delta)
+    found.warnings += _budget_warnings(rows.num_rows, budget)
     if label is None:
         return
     if label.role == "public" and all(column.role == "public" for column in columns):
@@ -167,7 +166,10 @@ def check_rows(
         found.faults.append(Finding(None, problem))
     elif columns:
         found.expectation = expect(
-            label, columns, rows=rows.num_rows, epsilon=epsilon, delta=delta, relation=relation
+            label,
+            columns,
+            budget,
+            rows=rows.num_rows,
         )
 
 
@@ -350,7 +352,8 @@ def _dropped_rows(rows: FileRows, unit: Unit) -> Iterator[Finding]:
         )
 
 
-def _budget_warnings(rows: int, epsilon: float, delta: float) -> Iterator[Finding]:
+def _budget_warnings(rows: int, budget: Budget) -> Iterator[Finding]:
+    epsilon, delta = budget.epsilon, budget.delta
     if delta * rows > SMALL_DELTA:
         yield Finding(
             None,
@@ -360,8 +363,9 @@ def _budget_warnings(rows: int, epsilon: float, delta: float) -> Iterator[Findin
     if epsilon > HIGH_EPSILON:
         yield Finding(
             None,
-            f"epsilon={epsilon:g} is above {HIGH_EPSILON:g}: outcomes may become over 22,000 "
-            "times as likely by one row, which is hardly a promise. Use 1, or a few at most.",
+            f"epsilon={printed(epsilon)} is above {HIGH_EPSILON:g}: outcomes may become over "
+            "22,000 times as likely by one row, which is hardly a promise. Use 1, or a few at "
+            "most.",
         )
 
 

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from halfmask.accounting.accountant import epsilon as account
-from halfmask.accounting.budget import round_down
+from halfmask.accounting.budget import Budget, round_down
 from halfmask.accounting.events import Event
 from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
-from halfmask.accounting.relations import Relation
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.methods.auto import Choice
@@ -70,7 +69,7 @@ class _Total(BudgetLedger):
     """The comparison's own budget and, behind it, the data set's ledger: both must agree."""
 
     def __init__(self, own: MemoryLedger, book: Ledger | None) -> None:
-        self.epsilon, self.delta, self.relation = own.epsilon, own.delta, own.relation
+        self.budget = own.budget
         self._own, self._book = own, book
 
     def charge(
@@ -104,21 +103,19 @@ def blank(table: Table) -> Table:
 def plan(
     table: Table,
     methods: Sequence[str],
+    budget: Budget,
     *,
-    epsilon: float,
-    delta: float,
-    relation: Relation,
     configs: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Split (epsilon, delta) evenly: the largest found equal share whose composition fits.
+    """Split `budget` evenly: the largest found equal share whose composition fits.
 
     `configs` are configurations by method (halfmask.settings), where one is not the default.
     """
     if not methods:
         raise InputError("Name at least one method with --methods.")
-    asked = dict(configs or {})
+    asked, epsilon, delta = dict(configs or {}), budget.epsilon, budget.delta
     each = gaussian_epsilon(gaussian_mu(epsilon, delta) / len(methods) ** 0.5, delta)
-    choices, auto = _distinct(table, methods, epsilon=each, delta=delta)
+    choices, auto = _distinct(table, methods, replace(budget, epsilon=each))
     if len(choices) < len(methods):
         each = gaussian_epsilon(gaussian_mu(epsilon, delta) / len(choices) ** 0.5, delta)
     each = min(each, epsilon)
@@ -129,10 +126,10 @@ def plan(
             event
             for choice in choices
             for event in _rehearse(
-                empty, asked.get(choice.method, choice.method), share, delta, relation
+                empty, asked.get(choice.method, choice.method), replace(budget, epsilon=share)
             )
         )
-        total = account(events, delta=delta, relation=relation)
+        total = account(events, delta=delta, relation=budget.relation)
         if total <= epsilon:
             return Plan(
                 choices=choices,
@@ -150,13 +147,13 @@ def plan(
 
 
 def _distinct(
-    table: Table, methods: Sequence[str], *, epsilon: float, delta: float
+    table: Table, methods: Sequence[str], budget: Budget
 ) -> tuple[tuple[Choice, ...], str | None]:
     """Every method once: where `auto` picks one that is listed too, it is not paid for twice."""
     found: dict[str, Choice] = {}
     auto = None
     for name in methods:
-        choice = choose_method(name, table, epsilon=epsilon, delta=delta)
+        choice = choose_method(name, table, budget)
         if name == "auto":
             auto = choice.method
         if name == "auto" or choice.method not in found:
@@ -164,16 +161,12 @@ def _distinct(
     return tuple(found.values()), auto
 
 
-def _rehearse(
-    empty: Table, method: Any, epsilon: float, delta: float, relation: Relation
-) -> tuple[Event, ...]:
-    book = _Rehearsal(epsilon=epsilon, delta=delta, relation=relation)
+def _rehearse(empty: Table, method: Any, budget: Budget) -> tuple[Event, ...]:
+    book = _Rehearsal.of(budget)
     with suppress(_RehearsedError):
         train(
             empty,
-            epsilon=epsilon,
-            delta=delta,
-            relation=relation,
+            budget,
             method=method,
             noise=noise_source(),
             ledger=book,
@@ -195,10 +188,8 @@ def check_ledger(planned: Plan, book: Ledger) -> None:
 def run(
     table: Table,
     planned: Plan,
+    budget: Budget,
     *,
-    epsilon: float,
-    delta: float,
-    relation: Relation,
     encoder: Encoder | None = None,
     book: Ledger | None = None,
     keep: Callable[[Trained], None] | None = None,
@@ -208,7 +199,7 @@ def run(
 
     `keep` is called as soon as a model is trained: it is paid for, whatever happens to the next.
     """
-    total = _Total(MemoryLedger(epsilon=epsilon, delta=delta, relation=relation), book)
+    total = _Total(MemoryLedger.of(budget), book)
     trained = []
     for place, choice in enumerate(planned.choices):
         if progress is not None:
@@ -216,9 +207,7 @@ def run(
         started = time.perf_counter()
         model = train(
             table,
-            epsilon=planned.each,
-            delta=delta,
-            relation=relation,
+            replace(budget, epsilon=planned.each),
             method=planned.configs.get(choice.method, choice.method),
             noise=noise_source(),
             encoder=encoder,

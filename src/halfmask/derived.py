@@ -3,23 +3,28 @@
 Definition 1.1 of feature privacy lets any function f of a row be public. A function that is named
 here becomes a public column beside the private one it is made of; the rest of the private column
 stays private. Each cell is a function of its own row alone, and nothing is learnt from the data.
-Guarantee: docs/proofs/encoding.md, "Public functions".
+A schema names them (`public = "round(age, 10)"`), and rows are read with them: `with_made`.
+Of the label a function can be public too: `PublicLabel`, a coarser label that is known.
+Guarantee: docs/proofs/encoding.md, "Public functions" and "A public function of the label".
 """
 
 from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from halfmask.errors import InputError
-from halfmask.frames import check_columns, numbers, texts
-from halfmask.schema import Column, Schema
+from halfmask.errors import DataError, InputError, SchemaError
+from halfmask.frames import as_arrow, check_columns, names_of, numbered, numbers, texts
+from halfmask.reading import FileRows
+from halfmask.schema import Column, Label, Schema, level_text
 
 FUNCTIONS = {
     "round": "round(column, step): the nearest multiple of step",
@@ -29,6 +34,9 @@ FUNCTIONS = {
     "top": 'top(column, "a", "b", ...): the value if it is among these, else other',
     "join": "join(column, column): both values together",
 }
+_ONE_OF = "with one of " + "; ".join(FUNCTIONS.values())
+# Of a label: what sorts its values into groups, each with more than one.
+_LABEL_FUNCTIONS = {"number": ("round", "band"), "class": ("prefix", "top")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +63,19 @@ class Derived:
 def parse(text: str) -> Derived:
     """`NAME = function(column, ...)`; column names that are not plain words are quoted."""
     name, sign, rest = (part.strip() for part in text.partition("="))
-    wanted = f"--public {text!r}: expected NAME = FUNCTION(COLUMN, ...), with one of " + "; ".join(
-        FUNCTIONS.values()
-    )
+    if not (name and sign):
+        raise InputError(f"{text!r}: expected NAME = FUNCTION(COLUMN, ...), {_ONE_OF}.")
+    return function_of(name, rest)
+
+
+def function_of(name: str, rest: str) -> Derived:
+    """`function(column, ...)` as the public column `name`."""
+    wanted = f"{rest!r}: expected FUNCTION(COLUMN, ...), {_ONE_OF}"
     try:
         call = ast.parse(rest, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InputError(f"{wanted}.") from None
-    if not (name and sign and isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
         raise InputError(f"{wanted}.")
     function = call.func.id
     if function not in FUNCTIONS or call.keywords:
@@ -71,7 +84,7 @@ def parse(text: str) -> Derived:
     many = 2 if function == "join" else 1
     columns, arguments = tuple(map(str, given[:many])), tuple(given[many:])
     if len(columns) < many or not _fits(function, arguments):
-        raise InputError(f"--public {text!r}: expected {FUNCTIONS[function]}.")
+        raise InputError(f"{rest!r}: expected {FUNCTIONS[function]}.")
     return Derived(name=name, function=function, columns=columns, arguments=arguments)
 
 
@@ -86,7 +99,8 @@ def with_derived(schema: Schema, derived: Sequence[Derived]) -> Schema:
             if source == schema.label.name:
                 raise InputError(
                     f"{each.name!r} is made of the label {source!r}: a model that reads it could "
-                    "not predict rows whose label is unknown."
+                    "not predict rows whose label is unknown. A coarser label that is public goes "
+                    'into the schema: [label] public = "...".'
                 )
             if source not in known:
                 raise InputError(
@@ -96,6 +110,148 @@ def with_derived(schema: Schema, derived: Sequence[Derived]) -> Schema:
         column = Column(each.name, "public", each.kind, party=party)  # type: ignore[arg-type]
         schema = replace(schema, columns=(*schema.columns, column))
     return schema
+
+
+def made_by(schema: Schema) -> list[Derived]:
+    """The columns of a schema that are functions of others, in order."""
+    return [function_of(c.name, c.public) for c in schema.columns if c.public is not None]
+
+
+def with_made(frame: Any, schema: Schema) -> Any:
+    """The rows of a frame or of a file with the columns that the schema makes of others."""
+    made = made_by(schema)
+    if not made:
+        return frame
+    there = names_of(frame)
+    for each in made:
+        if each.name in there:
+            raise DataError(
+                f"The data has a column {each.name!r}, which the schema makes of "
+                f"{' and '.join(map(repr, each.columns))}: rename or remove one of the two."
+            )
+    if isinstance(frame, FileRows):
+        return _MadeRows(frame, made)
+    unit = [] if schema.unit is None else [schema.unit.column]
+    read = dict.fromkeys([*schema.read, *unit, schema.label.name])
+    table = as_arrow(frame, [name for name in read if name in there])
+    for each in made:
+        table = table.append_column(each.name, each.cells(table))
+    return table
+
+
+class _MadeRows(FileRows):
+    """The rows of a file with made columns, which exist batch by batch alone."""
+
+    def __init__(self, rows: FileRows, made: Sequence[Derived]) -> None:
+        super().__init__([*rows.column_names, *(each.name for each in made)], rows.num_rows)
+        self._rows, self._made = rows, made
+
+    def _batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
+        made = [each for each in self._made if each.name in names]
+        own = [name for name in names if name not in {each.name for each in made}]
+        read = dict.fromkeys([*own, *(source for each in made for source in each.columns)])
+        check_columns(self._rows, list(read))
+        start = 0
+        for batch in self._rows._batches(list(read)):
+            table = pa.Table.from_batches([batch])
+            with numbered(start):
+                for each in made:
+                    table = table.append_column(each.name, each.cells(table))
+            start += batch.num_rows
+            yield from table.select(names).combine_chunks().to_batches()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicLabel:
+    """g(y) of a private label y, public for every row of the training data.
+
+    Of a number within `bounds`: which multiple of `step` is nearest, or between which of `edges` it
+    lies. Of classes: `groups[code]` numbers the group of a class.
+    Guarantee: docs/proofs/encoding.md, "A public function of the label".
+    """
+
+    bounds: tuple[float, float] = (0.0, 0.0)
+    step: float | None = None
+    edges: tuple[float, ...] = ()
+    groups: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, label: Label) -> PublicLabel | None:
+        """What the schema declares; None where nothing of the label is public."""
+        if label.public is None:
+            return None
+        made = function_of(label.name, label.public)
+        known = _LABEL_FUNCTIONS["class" if label.bounds is None else "number"]
+        where = f"[label] has public = {label.public!r}"
+        if made.function not in known or made.columns != (label.name,):
+            raise SchemaError(
+                f"{where}: expected {' or '.join(FUNCTIONS[each] for each in known)}, of the label "
+                f"{label.name!r} itself."
+            )
+        if label.bounds is not None:
+            found = cls._of_number(made, label.bounds)
+            low, high = (found.middles(np.array([end]))[0][0] for end in label.bounds)
+            told = bool(low < high)
+        else:
+            classes = label.classes or ()
+            words = pa.table({label.name: [level_text(each) for each in classes]})
+            cells = made.cells(words).to_pylist()
+            order = list(dict.fromkeys(cells))
+            found, told = cls(groups=tuple(map(order.index, cells))), len(order) > 1
+            if len(order) == len(classes):
+                raise SchemaError(
+                    f'{where}, which tells every class: write role = "public", or group more.'
+                )
+        if not told:
+            raise SchemaError(f"{where}, which is the same for every label: remove it.")
+        return found
+
+    @classmethod
+    def _of_number(cls, made: Derived, bounds: tuple[float, float]) -> PublicLabel:
+        if made.function == "round":
+            return cls(bounds=bounds, step=float(made.arguments[0]))
+        edges = (float(edge) for edge in made.arguments)
+        return cls(bounds=bounds, edges=tuple(e for e in edges if bounds[0] < e < bounds[1]))
+
+    def middles(self, values: NDArray[Any]) -> tuple[NDArray[np.float64], float]:
+        """The middle of what g leaves open of each number, and half the longest that it leaves.
+
+        `values` lie within the bounds. Both are functions of g(y) and of the declaration.
+        """
+        least, most = self.intervals(values)
+        low, high = self.bounds
+        longest = max(b - a for a, b in pairwise((low, *self.edges, high)))
+        if self.step is not None:
+            longest = min(self.step, high - low)
+        return (least + most) / 2, longest / 2
+
+    def intervals(self, values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Between which two numbers g leaves each number."""
+        low, high = self.bounds
+        if self.step is None:
+            ends = np.array([low, *self.edges, high])
+            place = np.searchsorted(ends[1:-1], values, side="right")
+            return ends[:-1][place], ends[1:][place]
+        # The same rounding as that of the named function, ties included.
+        near = np.round(np.asarray(values, dtype=np.float64) / self.step)
+        least = np.maximum((near - 0.5) * self.step, low)
+        return least, np.minimum((near + 0.5) * self.step, high)
+
+    def two_labels(
+        self, count: int, generator: np.random.Generator
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Pairs of different labels (numbers, or codes of classes) with equal g, for an audit."""
+        if self.groups:
+            groups = np.array(self.groups)
+            shared = np.flatnonzero(np.bincount(groups)[groups] > 1)
+            first = generator.choice(shared, count)
+            others = [np.setdiff1d(np.flatnonzero(groups == groups[code]), code) for code in first]
+            return first, np.array([generator.choice(each) for each in others])
+        least, most = self.intervals(generator.uniform(*self.bounds, count))
+        margin = 1e-6 * (most - least)
+        swap = generator.random(count) < 0.5
+        ends = np.where(swap, most - margin, least + margin)
+        return ends, np.where(swap, least + margin, most - margin)
 
 
 def _argument(node: ast.expr, wanted: str) -> Any:
@@ -129,8 +285,9 @@ def _fits(function: str, arguments: tuple[Any, ...]) -> bool:
 
 def _round(frame: pa.Table, columns: tuple[str, ...], arguments: tuple[Any, ...]) -> pa.Array:
     step = float(arguments[0])
-    values = [_finite(value) for value in numbers(frame, columns[0])]
-    return pa.array([None if v is None else round(v / step) * step for v in values], pa.float64())
+    values = numbers(frame, columns[0])
+    near = np.round(values / step) * step + 0.0
+    return pa.array(near, pa.float64(), mask=~np.isfinite(near))
 
 
 def _band(frame: pa.Table, columns: tuple[str, ...], edges: tuple[Any, ...]) -> pa.Array:
@@ -138,8 +295,9 @@ def _band(frame: pa.Table, columns: tuple[str, ...], edges: tuple[Any, ...]) -> 
     names += [f"{low:g} to {high:g}" for low, high in pairwise(edges)]
     names.append(f"{edges[-1]:g} and more")
     values = numbers(frame, columns[0])
-    cells = [None if math.isnan(v) else names[sum(v >= edge for edge in edges)] for v in values]
-    return pa.array(cells, pa.string())
+    place = np.searchsorted(np.array(edges, dtype=np.float64), values, side="right")
+    known = pa.array(place, pa.int64(), mask=np.isnan(values))
+    return pa.array(names, pa.string()).take(known)
 
 
 def _prefix(frame: pa.Table, columns: tuple[str, ...], arguments: tuple[Any, ...]) -> pa.Array:
@@ -163,10 +321,6 @@ def _join(frame: pa.Table, columns: tuple[str, ...], arguments: tuple[Any, ...])
     pairs = zip(*(texts(frame, name).to_pylist() for name in columns), strict=True)
     cells = [None if None in pair else " and ".join(pair) for pair in pairs]
     return pa.array(cells, pa.string())
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 _MAKE = {

@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr, softmax
 from scipy.stats import t as student
 
+from halfmask.accounting.budget import Budget
 from halfmask.encoding import Coding, Grid, Levels, Scaled
 from halfmask.errors import InputError
 from halfmask.table import Codes, Encoder, KeptColumn, Table
 
 if TYPE_CHECKING:
+    from halfmask.methods.additive_pairs import PairWeights
     from halfmask.model import Model
 
 Floats = NDArray[np.float64]
@@ -249,6 +251,8 @@ def _found(view: _View, draws: int, told: Callable[[float, str], None]) -> list[
 def explain(model: Model, row: Any) -> Explanation:
     """What each column of one row (a frame of one row, or a mapping) added to its score.
 
+    A pair of columns that the model knows adds what its two levels mean together, beyond that.
+
     With more than two classes: to the score of the likeliest one.
     """
     import pyarrow as pa
@@ -265,6 +269,7 @@ def explain(model: Model, row: Any) -> Explanation:
     added = {}
     for place, column in enumerate(view.encoder.schema.columns):
         added[column.name] = view.at(place, table, values[place][:, output])
+    added |= view.together(table)
     score = float(scores[0, output])
     return Explanation(
         score=score,
@@ -377,6 +382,7 @@ class _View:
         fit = model.fit
         own: Floats = np.asarray(fit.weights[place], dtype=np.float64)
         own = own[:, None] if own.ndim == 1 else own
+        own = own + self._by_pairs(fit, place)
         if fit.free is not None and place not in fit.free_columns:
             return own
         if fit.free is None and not len(fit.bend):
@@ -386,6 +392,37 @@ class _View:
             own = own + fit.offset_scale * (offset[:, None] if offset.ndim == 1 else offset)
             return own
         return self._asked(model, place)
+
+    def _by_pairs(self, fit: Any, place: int) -> Any:
+        """What the column's levels add by pairs, averaged over the other column's levels."""
+        found: Any = 0.0
+        for pair in self._pairs(fit):
+            table = pair.by_level()
+            if pair.first == place:
+                found = found + (table @ self._weights(pair.second, table.shape[1]))[:, None]
+            elif pair.second == place:
+                found = found + (self._weights(pair.first, len(table)) @ table)[:, None]
+        return found
+
+    def _pairs(self, fit: Any) -> Sequence[PairWeights]:
+        return getattr(fit, "pairs", ())
+
+    def together(self, table: Table) -> dict[str, float]:
+        """What pairs of levels add to the only row of `table`, beyond their averages by column."""
+        found = {}
+        for pair in self._pairs(self.fit) if self.additive else ():
+            places = (pair.first, pair.second)
+            levels = [int(table.coded[place].codes[0]) for place in places]
+            weights = pair.by_level()
+            first, second = (
+                self._weights(p, n) for p, n in zip(places, weights.shape, strict=True)
+            )
+            alone = weights @ second, first @ weights
+            mean = first @ alone[0]
+            value = weights[levels[0], levels[1]] + mean - alone[0][levels[0]] - alone[1][levels[1]]
+            names = [self.encoder.schema.columns[place].name for place in reversed(places)]
+            found[" and ".join(names)] = float(value)
+        return found
 
     def _asked(self, model: Model, place: int) -> Floats:
         """The mean score of imagined rows, every row set to each level in turn."""
@@ -516,7 +553,7 @@ class _View:
         import pyarrow as pa
 
         schema = self.encoder.schema
-        blank = {column.name: pa.array([None], pa.string()) for column in schema.columns}
+        blank = {name: pa.array([None], pa.string()) for name in schema.read}
         first = schema.label.classes[0] if schema.label.classes else 0
         blank[schema.label.name] = pa.array([str(first)])
         return self.encoder.encode(pa.table(blank))
@@ -596,9 +633,7 @@ def _trained(view: _View, draws: int) -> Iterator[Model]:
     for draw in range(draws):
         yield train(
             view.labelled,
-            epsilon=epsilon,
-            delta=privacy.delta,
-            relation=privacy.relation,
+            Budget(epsilon=epsilon, delta=privacy.delta, relation=privacy.relation),
             method=model.method,
             noise=noise_source(draw),
             encoder=view.encoder,

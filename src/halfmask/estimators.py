@@ -25,14 +25,16 @@ from sklearn.utils import estimator_html_repr, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import BudgetLedger
+from halfmask.accounting.relations import check_relation
 from halfmask.bare_arrays import without_values
 from halfmask.errors import DataError, InputError
 from halfmask.frames import as_arrow, values_column
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.model import Model, class_array
-from halfmask.public_function import PublicPart, with_public_part
+from halfmask.public_function import PublicPart, with_public_columns, with_public_part
 from halfmask.schema import Schema
 from halfmask.settings import MethodConfig
 from halfmask.statement import Statement
@@ -113,11 +115,10 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         weights = None if sample_weight is None else np.asarray(sample_weight)
         if weights is not None and weights.ndim == 1 and rows not in (None, len(weights)):
             raise InputError(f"Expected {rows} sample_weight, got {len(weights)}.")
+        relation = check_relation(self.relation)
         return train(
             table,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            relation=self.relation,
+            Budget(epsilon=self.epsilon, delta=self.delta, relation=relation),
             method=getattr(self, "method", None) or self._method,
             noise=noise_source(self.unsafe_seed),
             encoder=encoder,
@@ -199,11 +200,16 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
                     f"{type(self).__name__} is for {self._task}, but the schema declares the label "
                     f"{self.schema.label.name!r} for {self.schema.label.task}."
                 )
-            if self.public is not None:
-                raise InputError("Give roles in a schema or a public function, not both.")
-            frame = X if y is None else _with_label(X, y, self.schema)
-            encoder = Encoder.fit(self.schema, frame)
-            names = [column.name for column in self.schema.columns]
+            frame, schema = X if y is None else _with_label(X, y, self.schema), self.schema
+            if callable(self.public):
+                frame, schema = with_public_columns(frame, schema, self.public)
+            elif self.public is not None:
+                raise InputError(
+                    "A schema says which columns are public: beside it, public is a function of "
+                    "rows whose values are public too, or None."
+                )
+            encoder = Encoder.fit(schema, frame)
+            names = list(self.schema.read)
             self.n_features_in_, self.feature_names_in_ = len(names), np.array(names, dtype=object)
             return encoder, encoder.encode(frame)
         if y is None:
@@ -225,9 +231,9 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         encoder = self.model_.encoder
         if encoder is None:
             raise InputError("Pass y: a bare array has no label column.")
-        table = self.model_.encode(X, with_label=True)
+        table = self.model_.encode(self._with_public(X), with_label=True)
         kept = ~table.unlabelled
-        rows = as_arrow(X, [column.name for column in encoder.schema.columns]).filter(kept)
+        rows = as_arrow(X, (self.schema or encoder.schema).read).filter(kept)
         found = table.labelled().label
         if table.classes is not None:
             found = class_array(table.classes)[found]
@@ -243,9 +249,15 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
     def _new_table(self, X: Any) -> Table:
         check_is_fitted(self)
         if self.model_.encoder is not None:
-            return self.model_.encode(X)
+            return self.model_.encode(self._with_public(X))
         X = without_values(lambda: validate_data(self, X, dtype=np.float64, reset=False), X=X)
         return with_public_part(self.model_.encode(X), X, self.public)
+
+    def _with_public(self, X: Any) -> Any:
+        """Rows with the values of the public function beside a schema, if there is one."""
+        if self.schema is None or not callable(self.public):
+            return X
+        return with_public_columns(X, self.schema, self.public)[0]
 
     def __sklearn_clone__(self) -> Self:
         params = {name: getattr(self, name) for name in self.get_params(deep=False)}
@@ -516,8 +528,7 @@ def _learns(step: Any, label_alone: bool) -> bool:
 
 def _with_label(X: Any, y: Any, schema: Schema) -> pa.Table:
     """The frame's columns with `y` as the label column, whether or not the frame has one."""
-    names = [column.name for column in schema.columns]
-    names += [schema.unit.column] if schema.unit else []
+    names = [*schema.read, *([schema.unit.column] if schema.unit else [])]
     table = as_arrow(X, names)
     values = values_column(y, schema.label.name)
     if len(values) != table.num_rows:

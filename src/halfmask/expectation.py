@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from halfmask.accounting.budget import Budget
-from halfmask.accounting.relations import Relation
 from halfmask.encoding import declared
 from halfmask.schema import Column, Label
 
@@ -76,14 +75,12 @@ class Expectation:
 def expect(
     label: Label,
     columns: Sequence[Column],
+    budget: Budget,
     *,
     rows: int,
-    epsilon: float,
-    delta: float,
-    relation: Relation,
 ) -> Expectation:
     """What to expect now, and with each private column public; the largest gain comes first."""
-    strength = rows * Budget(epsilon=epsilon, delta=delta, relation=relation).mu
+    strength = rows * budget.mu
     kept, needed = _kept(label, columns, rows, strength)
     changes = []
     for place, column in enumerate(columns):

@@ -48,12 +48,15 @@ _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 def check_columns(frame: Any, names: Sequence[str]) -> None:
     """Every name is there once; no value is read."""
+    _check_present(names_of(frame), names)
+
+
+def names_of(frame: Any) -> list[str]:
+    """The names of a frame's or a file's columns; no value is read."""
     if isinstance(frame, FileRows):
-        _check_present(frame.column_names, names)
-        return
+        return list(frame.column_names)
     opened = _opened(frame)
-    columns = opened.column_names if isinstance(opened, pa.Table) else opened.columns
-    _check_present(columns, names)
+    return list(opened.column_names if isinstance(opened, pa.Table) else opened.columns)
 
 
 def as_arrow(frame: Any, names: Sequence[str]) -> pa.Table:

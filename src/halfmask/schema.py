@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from halfmask.cells import moment, moment_text
-from halfmask.errors import SchemaError
+from halfmask.errors import InputError, SchemaError
 from halfmask.short_schema import SHORT_KEYS, expanded, patterns, read_tables
 
 Role = Literal["public", "private"]
@@ -138,20 +138,25 @@ class Column:
 
     A number is binned into `bins` equal parts of its bounds (`bins = 0` keeps one scaled number).
     So is a date, whose bounds are ISO texts. A truth value ("bool") has nothing to declare.
+    With `public`, a function of other columns by name such as "round(age, 10)", the data has no
+    such column: it is made of them, row by row, and is public (halfmask.derived).
     """
 
     name: str
-    role: Role
-    kind: Kind
+    role: Role = None  # type: ignore[assignment]  # judged below: only a function goes without
+    kind: Kind = None  # type: ignore[assignment]
     _: KW_ONLY
     bounds: tuple[float, float] | tuple[str, str] | None = None
     categories: tuple[str, ...] | None = None
     bins: int | None = None
     party: str | None = None
+    public: str | None = None
 
     def __post_init__(self) -> None:
         _name("A column", self.name)
         where = f"Column {self.name!r}"
+        if self.public is not None:
+            self._check_made(where)
         _chosen(where, "role", self.role, get_args(Role))
         _chosen(where, "kind", self.kind, get_args(Kind))
         _party(where, self.party)
@@ -166,6 +171,25 @@ class Column:
     def scaled(self) -> bool:
         """Whether the column becomes one scaled number instead of 0/1 features."""
         return self.kind in ("number", "date") and self.bins == 0
+
+    @property
+    def made_of(self) -> tuple[str, ...]:
+        """The columns that this one is a function of; none where the data holds it."""
+        if self.public is None:
+            return ()
+        from halfmask.derived import function_of
+
+        return function_of(self.name, self.public).columns
+
+    def _check_made(self, where: str) -> None:
+        kind = _function(where, self.name, self.public).kind
+        for key, only in (("role", "public"), ("kind", kind)):
+            if getattr(self, key) not in (None, only):
+                raise SchemaError(
+                    f"{where} has public = {self.public!r} and {key} {getattr(self, key)!r}: what "
+                    f'is made by a function has {key} = "{only}"; leave {key} out.'
+                )
+            object.__setattr__(self, key, only)
 
     def _check_bare(self, where: str, *keys: str) -> None:
         article = "a truth value" if self.kind == "bool" else f"a {self.kind}"
@@ -214,6 +238,8 @@ class Label:
 
     Classes keep the type they were declared with and are compared as levels of a category are.
     A missing label is an error, unless `missing = "skip"` lets such rows take part without one.
+    `public` is a function of a private label that is known of every training row, such as
+    "round(income, 10)" (halfmask.derived.PublicLabel).
     """
 
     name: str
@@ -223,6 +249,7 @@ class Label:
     bounds: tuple[float, float] | None = None
     party: str | None = None
     missing: MissingLabel | None = None
+    public: str | None = None
 
     def __post_init__(self) -> None:
         _name("[label]", self.name)
@@ -238,16 +265,43 @@ class Label:
             )
         if self.bounds is not None:
             object.__setattr__(self, "bounds", _bounds(where, self.bounds))
-            return
-        classes = _levels(where, "classes", self.classes)
-        if len(classes) < 2:
-            raise SchemaError(f"{where} has {len(classes)} classes: name at least two.")
-        object.__setattr__(self, "classes", classes)
+        else:
+            classes = _levels(where, "classes", self.classes)
+            if len(classes) < 2:
+                raise SchemaError(f"{where} has {len(classes)} classes: name at least two.")
+            object.__setattr__(self, "classes", classes)
+        if self.public is not None:
+            self._check_public(where)
+
+    def _check_public(self, where: str) -> None:
+        from halfmask.derived import PublicLabel
+
+        _function(where, self.name, self.public)
+        if self.role == "public":
+            raise SchemaError(f"{where} is public, and so is every function of it: remove public.")
+        if self.missing is not None:
+            raise SchemaError(
+                f'{where} has public = {self.public!r} and missing = "skip": the function would '
+                "tell which rows have no label. Remove one of the two."
+            )
+        PublicLabel.of(self)
 
     @property
     def task(self) -> Literal["classification", "regression"]:
         """What a model of this label does."""
         return "regression" if self.classes is None else "classification"
+
+
+def _function(where: str, name: str, text: object) -> Any:
+    """The named function that `public = "..."` calls."""
+    from halfmask.derived import function_of
+
+    if not isinstance(text, str):
+        raise SchemaError(f'{where} has public that is no text: write public = "round(age, 10)".')
+    try:
+        return function_of(name, text)
+    except InputError as error:
+        raise SchemaError(f"{where} has public = {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,6 +354,35 @@ class Schema:
                 f"Column {self.unit.column!r} names the unit, so it cannot be a feature or the "
                 f"label: remove its other declaration."
             )
+
+        self._check_made()
+
+    def _check_made(self) -> None:
+        known = {column.name: column for column in self.columns}
+        for column in self.columns:
+            for source in column.made_of:
+                where = f"Column {column.name!r} has public = {column.public!r}"
+                if source == self.label.name:
+                    raise SchemaError(
+                        f"{where}, made of the label: a model that reads it could not predict rows "
+                        "whose label is unknown. Write public in [label] instead."
+                    )
+                if source not in known or known[source].public is not None:
+                    held = [name for name, each in known.items() if each.public is None]
+                    raise SchemaError(
+                        f"{where}: {source!r} is no column of the data that the schema declares."
+                        f"{suggest(source, held)}"
+                    )
+                if known[source].party != column.party:
+                    raise SchemaError(
+                        f"{where}, and {source!r} is held by another party: write the party that "
+                        "holds it."
+                    )
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Names of the feature columns that the data must have: all that are not made of others."""
+        return tuple(column.name for column in self.columns if column.public is None)
 
     @property
     def public(self) -> tuple[str, ...]:

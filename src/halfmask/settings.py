@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from dataclasses import Field, fields, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
@@ -60,11 +60,6 @@ def split_method(
             f"Expected a method by name or its configuration, got {type(method).__name__}."
         )
     return method.method, {CONFIG: method, **given}
-
-
-def recipes(method: str) -> tuple[str, ...]:
-    """The recipes of a method, the default one first; a single one has no name."""
-    return tuple(_KINDS.get(method, ()))
 
 
 def kind_of(method: str, recipe: str | None = None) -> type[Any]:
@@ -192,19 +187,6 @@ def listed(kind: type[Any]) -> str:
     """Every setting of a configuration with the values it takes, in words."""
     hints = _hints(kind)
     return "; ".join(f"{name} ({_kind_words(hint)})" for name, hint in hints.items())
-
-
-def settings_table(kind: type[Any]) -> list[tuple[str, str, str]]:
-    """(name, values, default) of every setting, nested ones by their dotted names."""
-    hints, rows = _hints(kind), []
-    for each in fields(kind):
-        hint = hints[each.name]
-        if (inner := _nested(hint)) is not None:
-            rows += [(f"{each.name}.{n}", v, d) for n, v, d in settings_table(inner)]
-        else:
-            default = None if each.default is MISSING else each.default
-            rows.append((each.name, _kind_words(hint), _default_words(default)))
-    return rows
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -358,9 +340,3 @@ def _kind_words(hint: Any) -> str:
         return "its own settings: " + ", ".join(each.name for each in fields(hint))
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}
     return names.get(hint, "from Python only")
-
-
-def _default_words(value: Any) -> str:
-    if value is None:
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else f"{value}"

@@ -299,6 +299,8 @@ def _joined(
         own = {key: value for key, (value, _) in said.items()}
         kind = own.get("kind", keys.get("kind", defaults.get("kind")))
         keys = {**{key: value for key, value in keys.items() if _fits(key, value, kind)}, **own}
+    if "public" in keys:
+        return keys  # a function of other columns: it says itself what it makes
     keys = {**{key: defaults[key] for key in ("role", "kind") if key in defaults}, **keys}
     for key in ("bins", "party", "bounds", "categories"):
         fits = key in defaults and _fits(key, defaults[key], keys.get("kind"))

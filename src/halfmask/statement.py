@@ -339,7 +339,7 @@ def describe(event: Event) -> str:
         )
     return (
         f"{event.count} randomised answer{'s' if event.count != 1 else ''} among "
-        f"{event.categories} with epsilon {event.epsilon:.6g}"
+        f"{event.categories} with epsilon {printed(event.epsilon)}"
     )
 
 

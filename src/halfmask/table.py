@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
+from halfmask.derived import with_made
 from halfmask.encoding import (
     Cells,
     Coding,
@@ -494,6 +495,7 @@ class Encoder:
     @classmethod
     def fit(cls, schema: Schema, frame: Any) -> Encoder:
         """Learn levels, quantile bins and ranges of the public columns that leave them open."""
+        frame = with_made(frame, schema)
         check_columns(frame, [column.name for column in schema.columns])
         public = [column for column in schema.columns if column.role == "public"]
         codings: dict[str, Coding] = {}
@@ -528,6 +530,7 @@ class Encoder:
         Guarantee: docs/proofs/units.md: which rows are kept does not depend on private values.
         """
         schema = self.schema
+        frame = with_made(frame, schema)
         unit = schema.unit if (with_label if with_unit is None else with_unit) else None
         names = [column.name for column in schema.columns]
         names += [schema.label.name] if with_label else []
@@ -623,6 +626,7 @@ class Encoder:
 
     def encode_public(self, frame: Any) -> np.ndarray:
         """The public features of a frame's rows; no other column is read."""
+        frame = with_made(frame, self.schema)
         table = as_arrow(frame, [column.name for column in self._public.columns])
         features = self._reserved(table.num_rows, self._public.columns)
         features.read(table, 0)

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halfmask.accounting.gaussian import check_delta, check_epsilon
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
-from halfmask.accounting.relations import Relation, check_relation
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
 from halfmask.mechanisms.release import Door as Door
@@ -44,6 +43,11 @@ SKIPPED_PRIVATE = (
     "Labels may be missing. Whether a row has one is protected like the label itself, so the "
     "number of rows that have one is not told."
 )
+MADE = (
+    "Public functions of other columns, known of every row, with whether there is a value at all: "
+    "{}."
+)
+KNOWN_LABEL = "Of the private label {} counts as public, for every training row."
 SKIPPED_PUBLIC = "Rows without a label were left out: which rows have one counts as public."
 
 
@@ -53,42 +57,36 @@ def whole_seconds(started: float) -> int:
     return math.ceil(time.perf_counter() - started)
 
 
-def choose_method(
-    method: str, table: Table, *, epsilon: float, delta: float, spread: bool = False
-) -> Choice:
+def choose_method(method: str, table: Table, budget: Budget, *, spread: bool = False) -> Choice:
     """`method` as asked for, or what `auto` picks from public facts alone.
 
     With `spread`, rows lie on several machines: only methods that can be spread are considered.
     """
     if method == "auto":
-        problem = Problem.of(table, epsilon=epsilon, delta=delta)
+        problem = Problem.of(table, budget)
         return choose(replace(problem, levels=problem.levels and not spread))
     if method not in METHODS:
         raise InputError(f"Unknown method {method!r}: expected one of {', '.join(METHODS)}.")
     return Choice(method=method, reason="asked for by name")
 
 
-def open_budget(
-    ledger: str | Path | BudgetLedger | None, *, epsilon: float, delta: float, relation: Relation
-) -> BudgetLedger:
+def open_ledger(ledger: str | Path | BudgetLedger | None, budget: Budget) -> BudgetLedger:
     """The ledger to charge: a file's, one that is open already, or one for this fit alone."""
     if ledger is None:
-        return MemoryLedger(epsilon=epsilon, delta=delta, relation=relation)
-    budget = Ledger.open(ledger) if isinstance(ledger, str | Path) else ledger
-    if budget.relation != relation:
+        return MemoryLedger.of(budget)
+    book = Ledger.open(ledger) if isinstance(ledger, str | Path) else ledger
+    if book.relation != budget.relation:
         raise InputError(
-            f"The ledger keeps its budget under {budget.relation!r}, this model asks for "
-            f"{relation!r}: pass relation={budget.relation!r}, or use another ledger."
+            f"The ledger keeps its budget under {book.relation!r}, this model asks for "
+            f"{budget.relation!r}: pass relation={book.relation!r}, or use another ledger."
         )
-    return budget
+    return book
 
 
 def train(
     table: Table,
+    budget: Budget,
     *,
-    epsilon: float,
-    delta: float,
-    relation: str,
     method: str | MethodConfig,
     noise: NoiseSource,
     encoder: Encoder | None = None,
@@ -101,7 +99,7 @@ def train(
     public_model: Any = None,
     sample_weight: Any = None,
 ) -> Model:
-    """Fit `table` under (epsilon, delta) and state what was promised.
+    """Fit `table` within `budget` and state what was promised.
 
     `method` is a name, with `options` as fields of its configuration, or that configuration.
     Everything that can be wrong with the input is found before the ledger is charged, and the
@@ -114,9 +112,6 @@ def train(
     of additive's free model of the public columns. `sample_weight` are public weights, one for
     each row of the frame that `table` came from.
     """
-    check_epsilon(epsilon)
-    check_delta(delta)
-    checked = check_relation(relation)
     method, options = split_method(method, options)
     if table.label is None:
         raise InputError("Training needs the label: pass it with the data.")
@@ -125,7 +120,7 @@ def train(
     if not table.label_private:
         # Which public labels are missing is public too.
         table = table.labelled()
-    choice = choose_method(method, table, epsilon=epsilon, delta=delta, spread=ranks is not None)
+    choice = choose_method(method, table, budget, spread=ranks is not None)
     config = config_for(choice.method, options)
     if choice.method != "mlp" and table.features.n != table.n:
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
@@ -141,17 +136,17 @@ def train(
     if public_model is not None and choice.method != "additive":
         raise InputError(
             f"Method {choice.method!r} has no free model: public_model is for additive, which "
-            "needs a schema, a public label and two classes or a number."
+            "needs a schema and a public label."
         )
-    budget = open_budget(ledger, epsilon=epsilon, delta=delta, relation=checked)
+    book = open_ledger(ledger, budget)
     if ranks is None:
         stored = choice.method == "mlp" and checkpoint is not None
         run = run_name(Path(checkpoint)) if stored and checkpoint is not None else ""
-        before = interrupted(budget, run) if stored else None
+        before = interrupted(book, run) if stored else None
         how: dict[str, Any] = {"run": run, "interrupted": before}
-        releaser = (door or Releaser)(budget, noise, whole_plan=True, **how)
+        releaser = (door or Releaser)(book, noise, budget=budget, whole_plan=True, **how)
     else:
-        releaser = (door or SharedReleaser)(budget, noise, ranks, whole_plan=True)
+        releaser = (door or SharedReleaser)(book, noise, ranks, budget=budget, whole_plan=True)
     common: dict[str, Any] = {
         "encoder": encoder,
         "task": table.task,
@@ -168,31 +163,22 @@ def train(
         return fit_neural_model(
             table,
             releaser,
-            epsilon=epsilon,
-            delta=delta,
             checkpoint=checkpoint,
-            state=lambda: state(table, releaser, delta=delta),
+            state=lambda: state(table, releaser),
             **common,
         )
     with fixed_order(len(table.public_sources) + len(table.private_sources)):
         if choice.method == "additive":
-            from halfmask.additive_model import AdditiveModel
-            from halfmask.methods.additive import fit_additive
+            from halfmask.additive_model import AdditiveConfig, AdditiveModel, fit_additive
 
-            added = fit_additive(
-                table,
-                releaser,
-                epsilon=epsilon,
-                delta=delta,
-                public_model=public_model,
-                sample_weight=weights,
-            )
-            stated = state(table, releaser, delta=delta, notes=added.notes)
+            given = AdditiveConfig(public_model=public_model, sample_weight=weights)
+            added = fit_additive(table, releaser, given)
+            stated = state(table, releaser, notes=added.notes)
             return AdditiveModel(privacy=stated, details=added.details, fit=added, **common)
         fitter = linear_method(choice.method)
-        fit = fitter(table, releaser, epsilon=epsilon, delta=delta, config=config)
+        fit = fitter(table, releaser, config)
         return LinearModel(
-            privacy=state(table, releaser, delta=delta),
+            privacy=state(table, releaser),
             details={"rows_counted": table.units, **fit.details},
             fit=fit,
             **common,
@@ -233,8 +219,8 @@ def _checked_weights(
         return None
     if method != "additive":
         raise InputError(
-            f"Method {method!r} takes no sample_weight: leave it out, or use additive (a schema, "
-            "and two classes or a number)."
+            f"Method {method!r} takes no sample_weight: leave it out, or use additive, which needs "
+            "a schema and learns classes or a number."
         )
     return kept
 
@@ -264,11 +250,11 @@ def run_name(checkpoint: Path) -> str:
     return file.read_text(encoding="ascii").strip()
 
 
-def interrupted(budget: BudgetLedger, run: str) -> Interrupted | None:
+def interrupted(book: BudgetLedger, run: str) -> Interrupted | None:
     """What the ledger holds of a training of that name."""
-    if not isinstance(budget, Ledger):
+    if not isinstance(book, Ledger):
         return None
-    chain = budget.verify()
+    chain = book.verify()
     found = next((charge for charge in chain.charges if charge.run == run), None)
     if found is None:
         return None
@@ -300,9 +286,7 @@ def _check_same_levels(encoder: Encoder, ranks: Ranks) -> None:
         )
 
 
-def state(
-    table: Table, releaser: Releaser, *, delta: float, notes: Sequence[str] = ()
-) -> Statement:
+def state(table: Table, releaser: Releaser, *, notes: Sequence[str] = ()) -> Statement:
     """The statement of a fit on `table` whose releases all went through `releaser`."""
     schema = table.schema
     notes = [*releaser.notes, *notes]
@@ -315,12 +299,17 @@ def state(
         notes.append(SKIPPED_PRIVATE if table.label_private else SKIPPED_PUBLIC)
     if schema is not None:
         public, private, label = schema.public, schema.private, schema.label.name
+        made = [f"{c.name} = {c.public}" for c in schema.columns if c.public is not None]
+        if made:
+            notes.append(MADE.format(", ".join(made)))
+        if schema.label.public is not None:
+            notes.append(KNOWN_LABEL.format(schema.label.public))
     else:
         public = tuple(dict.fromkeys(table.public_sources))
         private, label = tuple(dict.fromkeys(table.private_sources)), "y"
     return Statement.build(
         events=releaser.events,
-        delta=delta,
+        delta=releaser.budget.delta,
         relation=releaser.relation,
         public=public,
         private=private,

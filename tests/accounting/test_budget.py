@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ from halfmask.accounting.budget import Budget, printed
 from halfmask.accounting.events import GaussianEvent
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import AccountingError, HalfmaskError
+from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.release import Releaser
 from halfmask.report.words import number
 
 BUDGETS = st.builds(Budget, epsilon=st.floats(0.05, 20.0), delta=st.floats(1e-12, 1e-3))
@@ -59,10 +64,9 @@ def test_a_statement_and_a_report_print_the_same_number(value: float) -> None:
 
 
 def test_nobody_rounds_an_epsilon_or_takes_a_hair_off_a_budget_by_hand() -> None:
-    """But for the audit's unsound variants, which are kept as they were found."""
     package = Path(__file__).parents[2] / "src" / "halfmask"
     by_hand = re.compile(r"gaussian_mu\([^)]*\) \* \(?(1|_)|def _?round_up|1 - _?(ROUNDING|HAIR)\b")
-    own = {"accounting/budget.py", *LEFT}
+    own = {"accounting/budget.py"}
     found = {
         str(file.relative_to(package))
         for file in package.rglob("*.py")
@@ -71,5 +75,37 @@ def test_nobody_rounds_an_epsilon_or_takes_a_hair_off_a_budget_by_hand() -> None
     assert found <= own, found - own
 
 
-# Networked parties still take their own hair off.
-LEFT = {"vertical/network.py", "vertical/label_holder.py"}
+def test_methods_take_a_table_a_releaser_and_their_settings() -> None:
+    """What may be spent is the releaser's to know; no method is told an epsilon beside it."""
+    from halfmask.additive_model import fit_additive
+    from halfmask.methods.fitted import LINEAR_METHODS, linear_method
+    from halfmask.methods.gd_lecture import fit_lecture
+    from halfmask.neural.method import fit_mlp
+
+    methods = [linear_method(name) for name in LINEAR_METHODS]
+    for fit in (*methods, fit_lecture, fit_additive, fit_mlp):
+        names = list(inspect.signature(fit).parameters)
+        assert names[:3] == ["table", "releaser", "config"], fit
+        assert not {"epsilon", "delta", "relation", "kwargs", "options"} & set(names), fit
+
+
+def test_epsilon_and_delta_go_together_as_one_budget() -> None:
+    """Apart from a user's own words (commands, estimators, ledgers) and a paper's formula."""
+    package = Path(__file__).parents[2] / "src" / "halfmask"
+    found = set()
+    for part in ("methods", "neural", "mechanisms", "vertical", "report", "features"):
+        for file in (package / part).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef):
+                    names = {a.arg for a in (*node.args.args, *node.args.kwonlyargs)}
+                    found |= {node.name} if {"epsilon", "delta"} <= names else set()
+    assert found == {"noise_of_theorem_2_1"}
+
+
+def test_a_releaser_has_the_ledgers_budget_or_the_one_it_was_given() -> None:
+    ledger = MemoryLedger(epsilon=2.0, delta=1e-6)
+    assert Releaser(ledger, noise_source(0)).budget == Budget(epsilon=2.0, delta=1e-6)
+    less = Budget(epsilon=1.0, delta=1e-7)
+    assert Releaser(ledger, noise_source(0), budget=less).budget == less
+    with pytest.raises(AccountingError, match="withhold"):
+        Releaser(ledger, noise_source(0), budget=replace(less, relation="withhold"))

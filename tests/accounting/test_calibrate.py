@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from halfmask.accounting.accountant import epsilon
-from halfmask.accounting.budget import round_down, round_up
+from halfmask.accounting.budget import Budget, round_down, round_up
 from halfmask.accounting.calibrate import most_steps, noise_multiplier
 from halfmask.accounting.events import (
     Contribution,
@@ -101,11 +101,9 @@ def test_calibrated_noise_spends_at_most_the_budget_and_nearly_all_of_it(
     delta: float,
 ) -> None:
     noise = noise_multiplier(
-        epsilon=budget,
-        delta=delta,
+        Budget(epsilon=budget, delta=delta, relation=relation),
         rate=rate,
         steps=steps,
-        relation=relation,
         contribution=contribution,
     )
     spent = cost(noise, rate, steps, relation, delta=delta, contribution=contribution)
@@ -115,7 +113,7 @@ def test_calibrated_noise_spends_at_most_the_budget_and_nearly_all_of_it(
 
 @pytest.mark.parametrize(("budget", "delta"), [(0.01, 1e-5), (100.0, 1e-5), (1.0, 1e-12)])
 def test_extreme_budgets_are_calibrated(budget: float, delta: float) -> None:
-    noise = noise_multiplier(epsilon=budget, delta=delta, rate=0.1, steps=50, relation="replace")
+    noise = noise_multiplier(Budget(epsilon=budget, delta=delta), rate=0.1, steps=50)
     assert 0.995 * budget <= cost(noise, 0.1, 50, "replace", delta=delta) <= budget
 
 
@@ -124,7 +122,7 @@ def test_extreme_budgets_are_calibrated(budget: float, delta: float) -> None:
 def test_what_is_spent_already_is_composed_with(already: list[Event], relation: Relation) -> None:
     budget = epsilon(already, delta=1e-5, relation=relation) + 0.5
     noise = noise_multiplier(
-        epsilon=budget, delta=1e-5, rate=0.2, steps=20, relation=relation, spent=already
+        Budget(epsilon=budget, delta=1e-5, relation=relation), rate=0.2, steps=20, spent=already
     )
     step = PoissonGaussianEvent(noise_multiplier=noise, rate=0.2, steps=20)
     total = epsilon([*already, step], delta=1e-5, relation=relation)
@@ -136,9 +134,7 @@ def test_a_spent_budget_has_no_noise() -> None:
     used = epsilon(spent, delta=1e-5, relation="replace")
     for budget in (used / 2, used):
         with pytest.raises(AccountingError, match="spent"):
-            noise_multiplier(
-                epsilon=budget, delta=1e-5, rate=0.1, steps=5, relation="replace", spent=spent
-            )
+            noise_multiplier(Budget(epsilon=budget, delta=1e-5), rate=0.1, steps=5, spent=spent)
 
 
 @given(budget=st.floats(0.3, 8), noise=st.floats(0.7, 5), rate=st.floats(0.01, 0.5))
@@ -146,9 +142,7 @@ def test_a_spent_budget_has_no_noise() -> None:
 def test_the_most_steps_fit_and_noticeably_more_do_not(
     budget: float, noise: float, rate: float
 ) -> None:
-    steps = most_steps(
-        epsilon=budget, delta=1e-5, rate=rate, noise_multiplier=noise, relation="replace"
-    )
+    steps = most_steps(Budget(epsilon=budget, delta=1e-5), rate=rate, noise_multiplier=noise)
     if steps:
         assert cost(noise, rate, steps, "replace") <= budget
     assert cost(noise, rate, steps + 1 + steps // 5_000, "replace") * GRID > round_down(budget)
@@ -156,14 +150,7 @@ def test_the_most_steps_fit_and_noticeably_more_do_not(
 
 def test_more_steps_than_the_limit_are_an_error() -> None:
     with pytest.raises(AccountingError, match="More than 1000 steps"):
-        most_steps(
-            epsilon=1.0,
-            delta=1e-5,
-            rate=1e-6,
-            noise_multiplier=50.0,
-            relation="replace",
-            limit=1000,
-        )
+        most_steps(Budget(epsilon=1.0, delta=1e-5), rate=1e-6, noise_multiplier=50.0, limit=1000)
 
 
 # Answers whose loss never exceeds epsilon, and steps that hardly cost anything: on a grid that is

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import GaussianEvent, RandomizedResponseEvent
 from halfmask.audit.attribute import GuessingGain, Inference, attribute_inference, draw
 from halfmask.mechanisms.noise import noise_source
@@ -68,13 +69,7 @@ def fitted():
     encoder = Encoder.fit(schema, frame)
     table = encoder.encode(frame)
     model = train(
-        table,
-        epsilon=1.0,
-        delta=1e-6,
-        relation="replace",
-        method="gd",
-        noise=noise_source(),
-        encoder=encoder,
+        table, Budget(epsilon=1.0, delta=1e-6), method="gd", noise=noise_source(), encoder=encoder
     )
     return model, table
 
@@ -118,9 +113,7 @@ def test_values_that_an_additive_model_tells_are_guessed_with_it():
     table = encoder.encode(frame)
     model = train(
         table,
-        epsilon=300.0,
-        delta=1e-6,
-        relation="replace",
+        Budget(epsilon=300.0, delta=1e-6),
         method="additive",
         noise=noise_source(),
         encoder=encoder,

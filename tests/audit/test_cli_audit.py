@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from pyarrow import csv
 
+from halfmask.accounting.budget import Budget
 from halfmask.audit import distinguish as module
 from halfmask.cli import main
 from halfmask.mechanisms import release
@@ -108,9 +109,7 @@ def folder(tmp_path_factory):
     encoder = Encoder.fit(schema, frame)
     model = train(
         encoder.encode(frame),
-        epsilon=1.0,
-        delta=1e-5,
-        relation="replace",
+        Budget(epsilon=1.0, delta=1e-5),
         method="gd",
         noise=noise_source(),
         encoder=encoder,
@@ -173,9 +172,7 @@ def network(folder):
     encoder = Encoder.fit(schema, frame)
     model = train(
         encoder.encode(frame),
-        epsilon=1.0,
-        delta=1e-5,
-        relation="replace",
+        Budget(epsilon=1.0, delta=1e-5),
         method="mlp",
         noise=noise_source(),
         encoder=encoder,
@@ -250,9 +247,7 @@ def _wide_rows(folder):
     encoder = Encoder.fit(schema, frame)
     train(
         encoder.encode(frame),
-        epsilon=1.0,
-        delta=1e-5,
-        relation="replace",
+        Budget(epsilon=1.0, delta=1e-5),
         method="gd",
         noise=noise_source(),
         encoder=encoder,

@@ -131,13 +131,19 @@ def test_every_mechanism_that_charges_has_a_replay(monkeypatch: pytest.MonkeyPat
 
 
 def test_every_stage_of_the_additive_plan_has_a_game() -> None:
-    shares = set(AdditivePlan.__dataclass_fields__) - {"steps"}
+    shares = set(AdditivePlan.__dataclass_fields__) - {"steps", "looks"}
     assert set(STAGES) == shares
     assert {f"additive-{name}" for name in shares} <= set(MECHANISMS)
 
 
 # Two rows cannot move every release of an adaptive method by its bound: what is reached instead.
-LEAST = {"experts": 0.9, "additive": 0.9, "additive-comparison": 0.89, "additive-covered": 0.9}
+LEAST = {
+    "experts": 0.9,
+    "additive": 0.9,
+    "additive-pair_descent": 0.9,
+    "additive-comparison": 0.89,
+    "additive-covered": 0.9,
+}
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

@@ -114,8 +114,8 @@ def batch_agreement(steps=100):
         generator = np.random.default_rng(0)
         table = Table.from_arrays(generator.normal(size=(8, 2)), np.arange(8) % 2)
         ledger = MemoryLedger(epsilon=50.0, delta=DELTA, relation="replace")
-        options = {"rate": 0.5, "steps": steps, "public_batch": 4}
-        sgd.fit_sgd(table, Releaser(ledger, noise_source()), epsilon=50.0, delta=DELTA, **options)
+        config = sgd.SgdConfig(rate=0.5, steps=steps, public_batch=4)
+        sgd.fit_sgd(table, Releaser(ledger, noise_source()), config)
     finally:
         private_step.poisson_rows, sgd.uniform_rows = draw_private, draw_public
     pairs = zip(batches["private"], batches["public"], strict=True)

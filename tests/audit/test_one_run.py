@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from halfmask.accounting.budget import Budget
 from halfmask.audit.one_run import Canaries, one_run, one_run_epsilon, p_value, take
 from halfmask.datasets import load_adult
 from halfmask.errors import InputError
@@ -56,9 +57,7 @@ def bare_table(rows=200, width=60):
 
 def linear_model(table, coef):
     fit = LinearFit(coef=coef[None, :], intercept=np.zeros(1))
-    private = train(
-        table, epsilon=1.0, delta=1e-6, relation="replace", method="gd", noise=noise_source()
-    )
+    private = train(table, Budget(epsilon=1.0, delta=1e-6), method="gd", noise=noise_source())
     return LinearModel(
         encoder=None,
         task=table.task,
@@ -101,9 +100,7 @@ def test_a_private_fit_is_not_refuted():
     table = bare_table()
 
     def private(planted):
-        return train(
-            planted, epsilon=1.0, delta=1e-6, relation="replace", method="gd", noise=noise_source()
-        )
+        return train(planted, Budget(epsilon=1.0, delta=1e-6), method="gd", noise=noise_source())
 
     assert not audit(table, private, 60).refuted
 
@@ -129,9 +126,7 @@ def test_an_additive_fit_without_noise_is_refuted():
     encoder, table = levels_table()
     private = train(
         table,
-        epsilon=1.0,
-        delta=1e-6,
-        relation="replace",
+        Budget(epsilon=1.0, delta=1e-6),
         method="additive",
         noise=noise_source(),
         encoder=encoder,
@@ -152,12 +147,7 @@ def test_an_additive_fit_is_not_refuted():
 
     def private(planted):
         return train(
-            planted,
-            epsilon=1.0,
-            delta=1e-6,
-            relation="replace",
-            method="additive",
-            noise=noise_source(),
+            planted, Budget(epsilon=1.0, delta=1e-6), method="additive", noise=noise_source()
         )
 
     assert not audit(table, private, 60).refuted
@@ -267,12 +257,7 @@ def test_an_audit_of_adult_costs_at_most_half_a_training_more():
 
     def fit(given_table):
         return train(
-            given_table,
-            epsilon=1.0,
-            delta=1e-6,
-            relation="replace",
-            method="auto",
-            noise=noise_source(),
+            given_table, Budget(epsilon=1.0, delta=1e-6), method="auto", noise=noise_source()
         )
 
     def seconds(run):

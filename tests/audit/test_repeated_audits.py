@@ -10,8 +10,8 @@ DELTA = 1e-5
 CONFIDENCE = 0.999
 # A true claim is refuted as rarely with few runs as with many, so twenty repetitions have few.
 RUNS = {1.0: 1000, 4.0: 600}
-# Forty adaptive steps a run, and another forty to replay it: at the larger epsilon alone.
-ADAPTIVE = ("additive", "additive-descent")
+# Dozens of adaptive steps a run, and as many to replay it: at the larger epsilon alone.
+ADAPTIVE = ("additive", "additive-descent", "additive-pair_descent")
 # A fit for each run; those below are variants of `sgd`, for which fewer repeated runs do.
 SAMPLED = ("sgd", "label", "mlp", "sgd-public", "sgd-units")
 FEWER = ("mlp", "sgd-public", "sgd-units")

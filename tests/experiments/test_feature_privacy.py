@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from halfmask.cli import main
 from halfmask.datasets.files import Split
 from halfmask.experiments import feature_privacy, location30, mnist_pixels, purchase100
 from halfmask.experiments.feature_privacy import climb, public_columns
 
-METHODS = ("auto", "dp-sgd", "sgd")
+METHODS = ("auto", "dp-sgd", "dp-sgd-paper", "sgd")
 
 
 def made_up(rows: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -114,8 +116,32 @@ def test_a_small_run_reports_every_curve_and_draws_them(
     assert all(row["draws"] == 1 for row in report["results"])
     assert {row["relation"] for row in report["results"] if row["epsilon"]} == {"replace"}
     assert report["tuned"]["dp-sgd"]["8"]
+    # The paper's rate and noise: 160 steps cost 8.07, so 8 allows a few less.
+    assert 150 < report["steps_at_the_papers_noise"]["8"] < 160
     assert report["tried"]["sgd"]["8"]
     assert Path(report["figure"]).stat().st_size > 0
+
+
+def test_the_papers_noise_has_no_steps_at_a_small_epsilon() -> None:
+    own = feature_privacy.DP_SGD_OF_THE_PAPER
+    steps = [(own.at(epsilon) or {"steps": 0})["steps"] for epsilon in (8.0, 4.0, 2.7, 1.0)]
+    assert steps == sorted(steps, reverse=True)
+    assert steps[2] >= 16
+    assert steps[3] == 0
+    assert feature_privacy.DP_SGD.at(1.0) == feature_privacy.DP_SGD.fixed
+
+
+def test_rows_are_an_option_and_too_many_are_named(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    cells = generator.integers(0, 2, (120, 600)).astype(str)
+    lines = [",".join([str(1 + row % 100), *cells[row]]) for row in range(120)]
+    (tmp_path / purchase100.FILE).write_text("\n".join(lines) + "\n")
+    asked = ["reproduce", "purchase100", "--rows", "197324", "--data", str(tmp_path)]
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 2
+    assert "the data has 120 rows" in " ".join(done.stderr.split())
+    done = CliRunner().invoke(main, ["reproduce", "label-logistic", "--rows", "500"])
+    assert "has no option --rows" in done.stderr
 
 
 def _digits() -> Split:

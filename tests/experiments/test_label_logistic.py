@@ -13,6 +13,7 @@ from halfmask.cli.output import plain
 from halfmask.experiments.label_logistic import (
     METHODS,
     Setting,
+    _first_below,
     excess_bound,
     minimum,
     run,
@@ -86,6 +87,28 @@ def test_bounds_are_worth_something_at_the_published_size() -> None:
     idle = split.risk(np.zeros(split.shape)) - split.risk(minimum(split))
     assert excess_bound("one-shot", setting, epsilon=4.0, steps=1000) < idle / 2
     assert excess_bound("sgd", setting, epsilon=4.0, steps=1000) < idle / 2
+
+
+def test_the_crossover_with_one_label_at_a_time_is_found_and_claimed_too_early(
+    small: dict[str, Any],
+) -> None:
+    found = small["crossover"]
+    assert found["claimed"] == pytest.approx(np.sqrt(8 / 3))
+    assert found["claimed"] < found["bounds"]
+    there = Setting(rows=int(found["bounds"]), columns=8, classes=3)
+    sgd, span = (
+        excess_bound(method, there, epsilon=2.0, steps=300) for method in ("sgd", "label-span")
+    )
+    assert sgd <= span
+    # Means: sgd is lower already at the fewest rows that were tried.
+    assert found["measured"] == 0.0
+
+
+def test_where_two_curves_cross_for_good() -> None:
+    assert _first_below([]) is None
+    assert _first_below([(0.0, -1.0), (1.0, -2.0)]) == 0.0
+    assert _first_below([(0.0, -1.0), (1.0, 2.0)]) is None
+    assert _first_below([(0.0, 1.0), (2.0, -1.0)]) == pytest.approx(np.e)
 
 
 def test_the_minimum_is_one() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import halfmask
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import RandomizedResponseEvent
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
@@ -158,13 +159,7 @@ def test_when_a_method_runs_only_mechanisms_draw(
     if method == "mlp":
         options["recipe"] = "dp-sgd"  # which is what the default recipe takes for these roles
     train(
-        table,
-        epsilon=1.0,
-        delta=1e-6,
-        relation="replace",
-        method=method,
-        noise=noise_source(),
-        options=options,
+        table, Budget(epsilon=1.0, delta=1e-6), method=method, noise=noise_source(), options=options
     )
     assert callers
     assert all(name.startswith("halfmask.mechanisms.") for name in callers), callers

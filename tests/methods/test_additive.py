@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.audit.replays import Pair, assert_within_charge, corner_pairs, neighb
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask.audit import ReplayError, record, replay
 from halfmask.methods import additive_descent
-from halfmask.methods.additive import AdditivePlan
+from halfmask.methods.additive import AdditivePlan, AdditiveRun, comparison_moves
 from halfmask.methods.additive_descent import public_label_moves, slope_bounds, slope_moves
 from halfmask.methods.code_sums import CodeSums
 from halfmask.methods.smooth_codes import level_features
@@ -172,6 +173,44 @@ def test_shares_of_a_plan_never_exceed_the_budget(
     shares += [plan.descent, plan.comparison, plan.covered]
     assert min(shares) >= 0
     assert sum(shares) <= 1 + 1e-12
+
+
+def _compared(row: Any, short: float, *, number: bool) -> np.ndarray:
+    """What a row (offset, rest of the score, label) adds to the comparison, in its units."""
+    offset, extra, target = row
+    one = np.ones(1)
+    run = SimpleNamespace(_number=number, _target=target * one, _weights=one, _labelled=one)
+    units, _ = comparison_moves(short, 3 * short, number=number)
+    sums = AdditiveRun._errors(run, offset, extra * one, 1.0, short, 3 * short, slice(0, 1))  # type: ignore[arg-type]
+    return np.asarray(sums / units)
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.floats(-9, 9), st.floats(-9, 9), st.floats(-1, 1)), min_size=2, max_size=2
+    ),
+    short=st.floats(0.1, 2.0),
+    number=st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_no_row_moves_the_comparison_further_than_proven(
+    rows: Any, short: float, number: bool
+) -> None:
+    if not number:
+        rows = [(offset, extra, float(label > 0)) for offset, extra, label in rows]
+    first, second = (_compared(row, short, number=number) for row in rows)
+    _, (replaced, withheld) = comparison_moves(short, 3 * short, number=number)
+    assert np.linalg.norm(first - second) <= replaced * (1 + 1e-9)
+    assert np.linalg.norm(first) <= withheld * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("number", [True, False])
+def test_a_withheld_row_can_move_the_comparison_as_far_as_proven(number: bool) -> None:
+    """All parts are at their ends together: the score as long as it counts, the row a coin toss."""
+    short, (_, withheld) = 1.0, comparison_moves(1.0, 3.0, number=number)[1]
+    row = (-3.0, 3.0, 1.5 - 1e-9 if number else 1.0)
+    assert np.linalg.norm(_compared(row, short, number=number)) == pytest.approx(withheld)
+    assert withheld < 0.6
 
 
 def test_code_sums_equal_one_hot_products() -> None:

@@ -10,12 +10,19 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import softmax
 from tests.audit.replays import Pair, assert_within_charge, corner_pairs, neighbour_pairs
 
 from halfmask import HalfmaskClassifier
 from halfmask.audit import ReplayError
 from halfmask.methods import additive_classes
-from halfmask.methods.additive_classes import class_moves, errors, longest_slope
+from halfmask.methods.additive_classes import (
+    class_moves,
+    comparison_class_moves,
+    errors,
+    longest_slope,
+    slope_weight,
+)
 from halfmask.model import Model
 from halfmask.schema import Column, Label, Schema
 
@@ -93,6 +100,34 @@ def test_slopes_come_near_the_bound(classes: int) -> None:
     apart = errors(sure, np.array([1])) - errors(unsure, np.array([0]))
     found = np.linalg.norm(apart) / class_moves(classes, 1.0, 0.0, label_private=True)[0]
     assert found > 0.97
+
+
+@given(
+    classes=st.integers(3, 6), size=st.sampled_from([0.1, 2.0, 20.0]), seed=st.integers(0, 10**6)
+)
+@settings(max_examples=200, deadline=None)
+def test_no_row_moves_the_comparison_further_than_proven(
+    classes: int, size: float, seed: int
+) -> None:
+    """Rows drawn at random, some of which are as sure as can be."""
+    rng, short, long = np.random.default_rng(seed), 0.5, 1.5
+    units, (replaced, withheld) = comparison_class_moves(classes, short, long)
+
+    def row() -> np.ndarray:
+        extra, known = size * rng.normal(size=(2, classes, 1))
+        chances = softmax(extra + known, axis=0)
+        error = errors(chances, rng.integers(0, classes, 1))
+        z = extra - extra.mean()
+        length = np.linalg.norm(z)
+        g, z = z * min(1.0, short / length), z * min(1.0, long / length)
+        bend = slope_weight(chances) @ np.sum(chances * g * (z - np.sum(chances * z)), axis=0)
+        parts = [*(error[:, 0] / units[0]), float(np.sum(error * g)) / units[1], bend / units[2]]
+        return np.array(parts)
+
+    first, second = row(), row()
+    assert np.linalg.norm(first - second) <= replaced * (1 + 1e-9)
+    assert np.linalg.norm(first) <= withheld * (1 + 1e-9)
+    assert withheld < 0.6
 
 
 def test_slopes_vanish_where_the_chances_are_right() -> None:

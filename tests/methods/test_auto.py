@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.methods import auto
 from halfmask.methods.auto import Problem, choose
@@ -57,7 +58,7 @@ def test_columns_are_counted_not_their_features() -> None:
     )
     frame = pa.table({"x0": levels, "x1": levels, "x2": levels, "kind": [i % 3 for i in range(20)]})
     table = Encoder.fit(schema, frame).encode(frame)
-    problem = Problem.of(table, epsilon=1.0, delta=1e-5)
+    problem = Problem.of(table, Budget(epsilon=1.0, delta=1e-5))
     assert (problem.private_columns, problem.public_columns) == (3, 0)
     assert choose(problem).method == "additive"
 

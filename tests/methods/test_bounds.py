@@ -56,7 +56,7 @@ def test_theorem_2_1_has_no_batch_size() -> None:
     one = bounds.noise_of_theorem_2_1(rows=1000, **common)
     assert bounds.noise_of_theorem_2_1(rows=2000, **common) == pytest.approx(one / 2)
     exact = bounds.noise_of_whole_batches(
-        sensitivity=2.0, rows=1000, epsilon=1.0, delta=1e-5, steps=100
+        sensitivity=2.0, rows=1000, mu=gaussian_mu(1.0, 1e-5), steps=100
     )
     assert 0.1 < exact / one < 1  # the same order, and less than the textbook form at c = 1
 
@@ -79,8 +79,7 @@ def test_rows_and_steps_of_the_lecture_reach_their_error(
         "radius": radius,
         "lipschitz": 1.0,
         "parameters": d,
-        "epsilon": epsilon,
-        "delta": 1e-6,
+        "mu": gaussian_mu(epsilon, 1e-6),
     }
     rows = bounds.rows_of_lecture(error=error, **common)
     steps = bounds.steps_of_lecture(radius=radius, lipschitz=1.0, error=error)
@@ -95,7 +94,7 @@ def test_the_lecture_at_the_exact_noise_of_adult() -> None:
     mu = gaussian_mu(1.0, 1e-9)
     by_hand = math.sqrt(1 / 1000 + 4 * 120 / (32561 * mu) ** 2)
     found = bounds.excess_of_lecture(
-        radius=1.0, lipschitz=1.0, parameters=120, rows=32561, steps=1000, epsilon=1.0, delta=1e-9
+        radius=1.0, lipschitz=1.0, parameters=120, rows=32561, steps=1000, mu=mu
     )
     assert found == pytest.approx(by_hand)
 

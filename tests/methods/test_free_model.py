@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
@@ -240,6 +240,7 @@ def test_the_same_rows_give_the_same_model() -> None:
     assert not np.array_equal(first, other)
 
 
+@example(seed=479, task="classification")
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 1000), task=st.sampled_from(TASKS))
 def test_a_whole_weight_is_as_many_rows(seed: int, task: str) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from halfmask.accounting.budget import Budget
 from halfmask.mechanisms.noise import noise_source
 from halfmask.model import LinearModel
 from halfmask.schema import Schema
@@ -96,9 +97,7 @@ def fitted(method: str, roles: str, label: str, more: str) -> list[float]:
     options = {"steps": 60} if method in ("sgd", "dp-sgd") else {}
     model = train(
         encoder.encode(frame),
-        epsilon=2.0,
-        delta=1e-6,
-        relation="replace",
+        Budget(epsilon=2.0, delta=1e-6),
         method=method,
         noise=noise_source(5),
         options=options,

@@ -27,6 +27,7 @@ from halfmask.methods.label_span import (
     label_sensitivity,
 )
 from halfmask.methods.split import SplitRows
+from halfmask.settings import config_for
 from halfmask.table import Table
 
 
@@ -50,14 +51,14 @@ class _Recorded(Releaser):
     """Keeps what is about to be released, before noise."""
 
     def __init__(self, releaser: Releaser) -> None:
-        super().__init__(releaser._budget, releaser.noise)
+        super().__init__(releaser._book, releaser.noise)
         self.values: list[np.ndarray] = []
         self.stds: list[float] = []
 
-    def gaussian(self, value: Any, *, sensitivity: Any, noise_std: float, what: str) -> Any:
+    def noisy(self, value: Any, noise_std: float, event: Any = None, what: str = "") -> Any:
         self.values.append(np.array(value))
         self.stds.append(noise_std)
-        return super().gaussian(value, sensitivity=sensitivity, noise_std=noise_std, what=what)
+        return super().noisy(value, noise_std, event, what)
 
 
 @given(
@@ -80,11 +81,12 @@ def test_neighbours_move_all_releases_together_by_no_more_than_was_charged(
     neighbour = replace(table, label=np.where(mine, fresh, table.label))
     runs = [_Recorded(releaser_of()) for _ in range(2)]
     for run, data in zip(runs, (table, neighbour), strict=True):
-        fit_label_span(data, run, epsilon=1.0, delta=1e-5, passes=passes, order=order)
+        fit_label_span(data, run, LabelSpanConfig(passes=passes, order=order))
     moved = sum(
         float(np.sum((a - b) ** 2)) / std**2
         for a, b, std in zip(runs[0].values, runs[1].values, runs[0].stds, strict=True)
     )
+    assert len(runs[0].stds) >= passes
     assert runs[0].stds == runs[1].stds
     assert math.sqrt(moved) <= gaussian_mu(1.0, 1e-5)
 
@@ -93,12 +95,12 @@ def test_neighbours_move_all_releases_together_by_no_more_than_was_charged(
 @pytest.mark.parametrize("order", ["passes", "uniform"])
 def test_the_charge_is_the_whole_budget_once(relation: Any, order: Any) -> None:
     releaser = releaser_of(relation)
-    fit_label_span(table_of(), releaser, epsilon=1.0, delta=1e-5, passes=2, order=order)
+    fit_label_span(table_of(), releaser, LabelSpanConfig(passes=2, order=order))
     assert all(isinstance(event, GaussianEvent) for event in releaser.events)
     square = sum(getattr(event, relation) ** 2 for event in releaser.events)
     assert math.sqrt(square) == pytest.approx(gaussian_mu(1.0, 1e-5), rel=1e-6)
     with pytest.raises(BudgetExceededError):
-        fit_label_span(table_of(), releaser, epsilon=1.0, delta=1e-5)
+        fit_label_span(table_of(), releaser)
 
 
 @given(
@@ -132,7 +134,7 @@ def test_mean_noise_over_steps_is_the_overhead() -> None:
 
 def test_noise_lies_in_the_span_of_the_labels_slopes() -> None:
     """Whatever is added to a step, over all classes it sums to zero as the slopes do."""
-    fit = fit_label_span(table_of(classes=5), releaser_of(), epsilon=1.0, delta=1e-5)
+    fit = fit_label_span(table_of(classes=5), releaser_of())
     assert np.abs(fit.coef.sum(axis=0)).max() < 1e-9
     assert abs(fit.intercept.sum()) < 1e-9
     assert np.abs(fit.coef).max() > 0
@@ -149,7 +151,7 @@ def test_units_pay_for_all_their_rows() -> None:
 def test_it_learns_where_the_budget_is_large() -> None:
     table = synthetic(Setting(rows=4000, columns=5, classes=3), seed=0)
     split = SplitRows.of(table)
-    fit = linear_method("label-span")(table, releaser_of(epsilon=50.0), epsilon=50.0, delta=1e-5)
+    fit = linear_method("label-span")(table, releaser_of(epsilon=50.0))
     risk = split.risk(np.hstack([fit.coef, fit.intercept[:, None]]))
     assert risk < split.risk(np.zeros(split.shape)) - 0.15
 
@@ -179,5 +181,5 @@ def test_what_it_cannot_do_is_said_before_anything_is_charged(
     changed = {name: value for name, value in changes.items() if name != "private"}
     table = replace(table, **changed)
     with pytest.raises(InputError, match=words):
-        fit_label_span(table, releaser, epsilon=1.0, delta=1e-5, **options)
+        fit_label_span(table, releaser, config_for("label-span", options))
     assert releaser.events == ()

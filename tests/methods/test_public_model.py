@@ -264,7 +264,7 @@ def test_what_is_fitted_or_no_estimator_is_refused_before_anything_is_charged(ki
     ("given", "method", "words"),
     [
         (schema(label="private"), "auto", "needs a public label"),
-        (schema(), "gd", "'gd' has no free model"),
+        (schema(), "gd", "'gd' has no free model.*needs a schema and a public label.$"),
         (
             Schema(
                 Label("sick", "public", classes=("no", "yes")),

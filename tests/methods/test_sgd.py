@@ -13,16 +13,16 @@ from roles import ROLES, releaser_of, table_of
 from halfmask.accounting.events import PoissonGaussianEvent
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.methods import sgd
-from halfmask.methods.fitted import linear_method
-from halfmask.methods.sgd import SgdConfig, descend, fit_dp_sgd, fit_sgd
+from halfmask.methods.sgd import DpSgdConfig, SgdConfig, descend, fit_dp_sgd, fit_sgd
 from halfmask.methods.split import SplitContributions, SplitRows
+from halfmask.settings import config_for
 
 
 @pytest.mark.parametrize("relation", ["replace", "withhold"])
 def test_a_fit_spends_its_budget_and_not_more(relation: Any) -> None:
     releaser = releaser_of(relation=relation)
     table = table_of(private=0, classes=3)
-    fit = fit_sgd(table, releaser, epsilon=1.0, delta=1e-5, rate=0.2, steps=20)
+    fit = fit_sgd(table, releaser, SgdConfig(rate=0.2, steps=20))
     (event,) = releaser.events
     assert isinstance(event, PoissonGaussianEvent)
     assert event.contribution == ("label" if relation == "replace" else "general")
@@ -30,7 +30,7 @@ def test_a_fit_spends_its_budget_and_not_more(relation: Any) -> None:
     assert fit.coef.shape == (3, 3)
     assert fit.intercept.shape == (3,)
     with pytest.raises(BudgetExceededError):
-        fit_sgd(table, releaser, epsilon=1.0, delta=1e-5, rate=0.2, steps=20)
+        fit_sgd(table, releaser, SgdConfig(rate=0.2, steps=20))
 
 
 def test_public_and_private_batches_are_drawn_independently(
@@ -51,10 +51,11 @@ def test_public_and_private_batches_are_drawn_independently(
         drawn.append([])
         fits.append(
             fit_sgd(
-                table_of(label_private=False), releaser_of(seed=noise_seed), epsilon=1.0,
-                delta=1e-5, rate=0.3, steps=10, public_batch=20, public_seed=public_seed,
+                table_of(label_private=False),
+                releaser_of(seed=noise_seed),
+                SgdConfig(rate=0.3, steps=10, public_batch=20, public_seed=public_seed),
             )
-        )  # fmt: skip
+        )
     assert drawn[0] == drawn[1]
     assert drawn[0] != drawn[2]
     assert len(set(drawn[0])) == 10
@@ -121,7 +122,7 @@ def test_the_empty_batch_is_legal() -> None:
         empty = SplitContributions(split, np.ones(rows.shape))
         assert empty.norms(none).shape == (0,)
         assert np.array_equal(empty.weighted_sum(none, np.zeros(0)), np.zeros(rows.shape))
-    fit = fit_sgd(table_of(), releaser_of(), epsilon=1.0, delta=1e-5, rate=0.01, steps=50)
+    fit = fit_sgd(table_of(), releaser_of(), SgdConfig(rate=0.01, steps=50))
     assert np.isfinite(fit.coef).all()
 
 
@@ -133,8 +134,8 @@ def test_dp_sgd_ignores_that_columns_are_public() -> None:
         ),
         public_norm=0.0, private_norm=math.sqrt(2), public_sources=(), label_private=True,
     )  # fmt: skip
-    options = {"epsilon": 1.0, "delta": 1e-5, "rate": 0.5, "steps": 5, "clip_norm": 1.0}
-    fits = [fit_dp_sgd(t, releaser_of(), **options, learning_rate=0.1) for t in (table, hidden)]
+    config = DpSgdConfig(rate=0.5, steps=5, clip_norm=1.0, learning_rate=0.1)
+    fits = [fit_dp_sgd(t, releaser_of(), config) for t in (table, hidden)]
     # The constant moves to another column, so noise differs; what is charged does not.
     assert fits[0].details == fits[1].details
     rows = SplitRows.of(table, everything_private=True)
@@ -144,7 +145,7 @@ def test_dp_sgd_ignores_that_columns_are_public() -> None:
 def test_regression_is_handed_back_in_the_units_of_the_label() -> None:
     table = table_of(400, private=0, classes=0)
     table = replace(table, label=np.clip(3.5 + table.public[:, 0], 2, 5))
-    fit = fit_sgd(table, releaser_of(100.0), epsilon=100.0, delta=1e-5, rate=1.0, steps=300)
+    fit = fit_sgd(table, releaser_of(100.0), SgdConfig(rate=1.0, steps=300))
     predicted = table.public @ fit.coef[0] + fit.intercept[0]
     assert np.sqrt(np.mean((predicted - table.label) ** 2)) < 0.1
 
@@ -156,10 +157,8 @@ def test_a_public_regulariser_is_followed_and_sees_public_rows_alone() -> None:
         seen.append(public.shape)
         return 1e3 * coef
 
-    fit = fit_sgd(
-        table_of(), releaser_of(), epsilon=1.0, delta=1e-5, rate=0.5, steps=5,
-        learning_rate=1e-3, regulariser=pull,
-    )  # fmt: skip
+    config = SgdConfig(rate=0.5, steps=5, learning_rate=1e-3, regulariser=pull)
+    fit = fit_sgd(table_of(), releaser_of(), config)
     assert set(seen) == {(60, 4)}
     assert np.linalg.norm(fit.coef) < 0.1
 
@@ -177,12 +176,10 @@ def test_a_public_regulariser_is_followed_and_sees_public_rows_alone() -> None:
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], words: str) -> None:
-    releaser = releaser_of()
     with pytest.raises(InputError, match=words):
-        linear_method("sgd")(table_of(), releaser, epsilon=1.0, delta=1e-5, **options)
-    assert releaser.events == ()
+        config_for("sgd", options)
 
 
 def test_nothing_private_is_refused() -> None:
     with pytest.raises(InputError, match="Nothing is private"):
-        fit_sgd(table_of(private=0, label_private=False), releaser_of(), epsilon=1.0, delta=1e-5)
+        fit_sgd(table_of(private=0, label_private=False), releaser_of())

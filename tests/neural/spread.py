@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import GaussianEvent
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import HalfmaskError
@@ -49,6 +50,21 @@ FITS: dict[str, dict[str, Any]] = {
         "features": "public",
         "classes": 2,
     },
+    "additive, three classes": {"method": "additive", "label": "private"},
+    "additive, three classes, label public": {"method": "additive", "label": "public"},
+    "additive, three classes, label alone private": {
+        "method": "additive",
+        "label": "private",
+        "features": "public",
+    },
+    # So large a budget that even these few rows have pairs of columns.
+    "additive, pairs of columns": {
+        "method": "additive",
+        "label": "private",
+        "classes": 2,
+        "epsilon": 20_000.0,
+        "together": True,
+    },
     "additive, a number": {"method": "additive", "label": "private", "classes": 0},
     "additive, a public number": {"method": "additive", "label": "public", "classes": 0},
     "dp-sgd on a network": {
@@ -71,14 +87,24 @@ FITS: dict[str, dict[str, Any]] = {
 }
 
 
-def table(label: str = "public", features: str = "private", classes: int = CLASSES) -> Table:
-    """Rows of three classes (two, or a number) that 0/1 columns and a number tell."""
+def table(
+    label: str = "public",
+    features: str = "private",
+    classes: int = CLASSES,
+    together: bool = False,
+) -> Table:
+    """Rows of three classes (two, or a number) that 0/1 columns and a number tell.
+
+    With `together` two columns tell it that say nothing one by one.
+    """
     generator = np.random.default_rng(0)
     kind = generator.integers(0, CLASSES, N)
     columns: dict[str, Any] = {
         f"b{i}": (generator.random(N) < np.where(kind == i % CLASSES, 0.9, 0.1)).astype(int)
         for i in range(8)
     }
+    if together:
+        kind = np.where(generator.random(N) < 0.9, columns["b3"] ^ columns["b4"], kind)
     roles = ["public"] * 3 + [features] * 5
     binary = [
         Column(name=f"b{i}", role=role, kind="category", categories=("0", "1"))  # type: ignore[arg-type]
@@ -118,13 +144,16 @@ def noise_of(ranks: Any) -> NoiseSource:
 def fit(name: str, ranks: Any = None, *, changed: bool = False, door: Any = None) -> dict[str, Any]:
     """Scores and epsilon of one of FITS, on all rows or on this machine's."""
     asked = FITS[name]
-    rows = table(asked["label"], asked.get("features", "private"), asked.get("classes", CLASSES))
+    rows = table(
+        asked["label"],
+        asked.get("features", "private"),
+        asked.get("classes", CLASSES),
+        asked.get("together", False),
+    )
     rows = neighbour(rows) if changed else rows
     model = train(
         rows if ranks is None else part(rows, ranks.own(N)),
-        epsilon=4.0,
-        delta=1e-5,
-        relation="replace",
+        Budget(epsilon=asked.get("epsilon", 4.0), delta=1e-5),
         method=asked["method"],
         noise=noise_of(ranks),
         options=asked.get("options"),
@@ -136,6 +165,7 @@ def fit(name: str, ranks: Any = None, *, changed: bool = False, door: Any = None
         "released": list(model.privacy.released),
         "notes": list(model.privacy.notes),
         "scores": model.scores(rows).tolist(),
+        "pairs": model.details.get("pairs", []),
     }
 
 

@@ -18,6 +18,7 @@ import pytest
 import spread
 from spread import FITS, N, fit, together
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import Ledger
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import SharedReleaser
@@ -48,6 +49,8 @@ def test_spread_rows_give_the_model_of_one_machine(
         assert isinstance(each, dict), each
         assert each["epsilon"] == alone[name]["epsilon"]
         assert each["released"] == alone[name]["released"]
+        assert each["pairs"] == alone[name]["pairs"]
+        assert bool(each["pairs"]) == ("pairs" in name)
         assert close(each, found[0])
         if name in SAME:
             assert close(each, alone[name])
@@ -104,9 +107,7 @@ def test_methods_and_tables_that_need_all_rows_are_refused() -> None:
         with pytest.raises(InputError, match=words):
             train(
                 rows,
-                epsilon=1.0,
-                delta=1e-5,
-                relation="replace",
+                Budget(epsilon=1.0, delta=1e-5),
                 method=method,
                 noise=noise_source(1),
                 ranks=ranks,

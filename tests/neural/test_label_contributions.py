@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import PoissonGaussianEvent
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import noise_source
@@ -93,9 +94,7 @@ def test_the_label_pair_is_charged_only_where_the_label_alone_is_private() -> No
         options = {"recipe": recipe, "steps": 4, "rate": 0.1, "hidden": 6}
         model = train(
             table,
-            epsilon=1.0,
-            delta=1e-5,
-            relation=relation,
+            Budget(epsilon=1.0, delta=1e-5, relation=relation),
             method="mlp",
             noise=noise_source(0),
             options=options,

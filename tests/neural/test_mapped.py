@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from halfmask.accounting.budget import Budget
 from halfmask.cli import main
 from halfmask.errors import DataError, InputError
 from halfmask.mechanisms.noise import noise_source
@@ -89,9 +90,7 @@ def test_a_model_from_a_mapped_file_is_the_model_from_memory(tmp_path: Path) -> 
     def scores(table: Any, encoder: Encoder) -> np.ndarray:
         model = train(
             table,
-            epsilon=2.0,
-            delta=1e-6,
-            relation="replace",
+            Budget(epsilon=2.0, delta=1e-6),
             method="mlp",
             noise=noise_source(1),
             encoder=encoder,
@@ -180,14 +179,7 @@ def written_as_text(folder: Path) -> Path:
 def test_other_methods_and_norms_ask_for_the_file_again(tmp_path: Path) -> None:
     with mapped_parquet(written(tmp_path, frame()), SCHEMA) as (_, table):
         with pytest.raises(InputError, match="decoded for mlp"):
-            train(
-                table,
-                epsilon=1.0,
-                delta=1e-6,
-                relation="replace",
-                method="gd",
-                noise=noise_source(1),
-            )
+            train(table, Budget(epsilon=1.0, delta=1e-6), method="gd", noise=noise_source(1))
         with pytest.raises(InputError, match="private_norm"):
             network_rows(table, private_norm=123.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from halfmask.accounting.budget import Budget
+from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.estimators import HalfmaskClassifier
@@ -31,7 +34,8 @@ from halfmask.neural.model import NeuralModel
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import PADDINGS, Padding, free_padding
 from halfmask.neural.pretrain import PretrainConfig, PublicRows, as_rows, averaged
-from halfmask.neural.regularisers import regulariser_of
+from halfmask.neural.public_features import LENGTH, learn_public_features
+from halfmask.neural.regularisers import hidden_features, regulariser_of
 from halfmask.neural.rows import NetworkRows
 from halfmask.neural.trainer import TrainerConfig, public_gradient
 from halfmask.schema import Column, Label, Schema
@@ -77,9 +81,7 @@ def fitted(table: Table, epsilon: float = 4.0, **options: Any) -> Model:
     own: dict[str, Any] = {"pretrain": FAST} if default else {"hidden": FAST.hidden}
     return train(
         table,
-        epsilon=epsilon,
-        delta=1e-5,
-        relation=options.pop("relation", "replace"),
+        Budget(epsilon=epsilon, delta=1e-5, relation=options.pop("relation", "replace")),
         method="mlp",
         noise=noise_source(options.pop("seed", 1)),
         options=own | options,
@@ -215,9 +217,7 @@ def test_mistakes_are_named_before_anything_is_charged() -> None:
         with pytest.raises(InputError):
             train(
                 table,
-                epsilon=4.0,
-                delta=1e-5,
-                relation="replace",
+                Budget(epsilon=4.0, delta=1e-5),
                 method="mlp",
                 noise=noise_source(1),
                 ledger=ledger,
@@ -330,9 +330,7 @@ def test_a_spent_ledger_refuses() -> None:
     with pytest.raises(BudgetExceededError):
         train(
             tables(),
-            epsilon=4.0,
-            delta=1e-5,
-            relation="replace",
+            Budget(epsilon=4.0, delta=1e-5),
             method="mlp",
             noise=noise_source(1),
             ledger=ledger,
@@ -368,3 +366,135 @@ def test_noise_outside_of_the_public_span_is_dropped_and_costs_nothing_more() ->
     # Rows lie in a plane of six dimensions: so do all the steps of the first layer.
     assert np.allclose(plane.T @ inside, moved.T, atol=1e-5)
     assert not np.allclose(narrow.weights[0], wide.weights[0])
+
+
+def clusters(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Six clusters around a ring in ten columns, whose classes alternate: no line parts them."""
+    rng = np.random.default_rng(seed)
+    which = rng.integers(0, 6, rows)
+    ring = np.column_stack([np.cos(which * np.pi / 3), np.sin(which * np.pi / 3)])
+    plane = np.linalg.qr(np.random.default_rng(7).normal(size=(10, 2)))[0]
+    return ring @ plane.T + 0.03 * rng.normal(size=(rows, 10)), which % 2
+
+
+def test_a_start_from_neighbours_makes_hidden_features_that_tell_clusters() -> None:
+    rows, labels = clusters(600)
+    network = Mlp((10, 12, 2), generator=torch.Generator().manual_seed(0))
+    public = rows.astype(np.float32)
+    learn_public_features(network, public, torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        hidden = hidden_features(network, torch.from_numpy(public)).numpy()
+        assert torch.equal(network(torch.from_numpy(public)), torch.zeros(600, 2))
+    assert np.linalg.norm(hidden, axis=1).mean() == pytest.approx(LENGTH, rel=1e-3)
+    design = np.column_stack([hidden, np.ones(600)])
+    target = 2.0 * labels - 1
+    told = design @ np.linalg.lstsq(design, target, rcond=None)[0]
+    assert np.mean((told > 0) == labels) > 0.97
+    line = np.column_stack([rows, np.ones(600)])
+    assert np.mean((line @ np.linalg.lstsq(line, target, rcond=None)[0] > 0) == labels) < 0.7
+
+
+def test_a_start_from_neighbours_learns_with_few_steps_and_the_same_charge() -> None:
+    rows, labels = clusters(1500)
+    options = {"recipe": "algorithm-1", "padding": "zero", "steps": 40, "hidden": 12}
+    found = {
+        start: HalfmaskClassifier(
+            method="mlp",
+            public="all",
+            epsilon=1.0,
+            options={**options, "start": start, "learning_rate": 0.5, "aggregate": "tail"},
+            unsafe_seed=3,
+        ).fit(rows, labels)
+        for start in ("random", "neighbours")
+    }
+    new, wanted = clusters(1000, seed=1)
+    reached = {start: model.score(new, wanted) for start, model in found.items()}
+    assert reached["neighbours"] > 0.9 > reached["random"] + 0.05
+    charges = {model.privacy_.calibrated_epsilon for model in found.values()}
+    assert len(charges) == 1
+
+
+def test_a_start_from_neighbours_reads_nothing_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every private column and every label is another: not a digit of the start moves."""
+    from halfmask.neural import method
+
+    started: list[torch.Tensor] = []
+
+    def kept(network: Mlp, *rest: Any, **more: Any) -> None:
+        started.append(torch.nn.utils.parameters_to_vector(network.parameters()).clone())
+
+    monkeypatch.setattr(method, "train_privately", kept)
+    one = frame()
+    two = frame(seed=5)
+    declared = schema(label="private")
+    for name in declared.public:
+        place = two.column_names.index(name)
+        two = two.set_column(place, name, one[name])
+    for each in (one, two):
+        table = Encoder.fit(declared, each).encode(each)
+        fitted(table, recipe="algorithm-1", padding="zero", start="neighbours", steps=2)
+    assert torch.equal(*started)
+    assert float(started[0].detach().abs().sum()) > 0
+
+
+def test_a_start_from_neighbours_needs_public_columns() -> None:
+    everything = Schema(
+        label=Label(name="kind", role="private", classes=tuple(range(CLASSES))),
+        columns=tuple(replace(column, role="private") for column in schema().columns),
+    )
+    table = Encoder.fit(everything, frame()).encode(frame())
+    with pytest.raises(InputError, match="Use start=random"):
+        fitted(table, recipe="algorithm-1", padding="zero", start="neighbours", steps=2)
+
+
+def test_a_large_table_is_sampled_for_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    from halfmask.neural import public_features
+
+    monkeypatch.setattr(public_features, "_MOST_ROWS", 50)
+    asked: list[int] = []
+    whole = public_features.smooth_functions
+
+    def counted(rows: Any) -> Any:
+        asked.append(len(rows))
+        return whole(rows)
+
+    monkeypatch.setattr(public_features, "smooth_functions", counted)
+    network = Mlp((10, 4, 2), generator=torch.Generator().manual_seed(0))
+    rows = clusters(200)[0].astype(np.float32)
+    learn_public_features(network, rows, torch.Generator().manual_seed(1))
+    assert asked == [50]
+
+
+def test_neighbours_of_one_label_move_a_start_from_public_columns_as_charged() -> None:
+    from halfmask.audit import record, replay
+
+    rng = np.random.default_rng(0)
+    columns = {f"c{i}": rng.normal(size=40) for i in range(4)}
+    label = rng.choice(["a", "b", "c"], 40)
+    label[3] = "a"
+    other = label.copy()
+    other[3] = "c"
+    declared = Schema(
+        label=Label(name="y", role="private", classes=("a", "b", "c")),
+        columns=tuple(Column(name, "public", "number", bins=0) for name in columns),
+    )
+    estimator = HalfmaskClassifier(
+        declared,
+        method="mlp",
+        epsilon=1.0,
+        delta=1e-5,
+        options={
+            **{"recipe": "algorithm-1", "padding": "zero", "start": "neighbours"},
+            **{"steps": 5, "rate": 1.0, "hidden": 6},
+        },
+        unsafe_seed=1,
+    )
+    told = record(estimator, pa.table({**columns, "y": label}))
+    again = replay(estimator, pa.table({**columns, "y": other}), told)
+    moved = [
+        float(np.linalg.norm(np.asarray(a.value) - np.asarray(b.value)) / a.noise_std)
+        for a, b in zip(told.releases, again.releases, strict=True)
+    ]
+    assert len(moved) == 5
+    total = math.sqrt(sum(each**2 for each in moved))
+    assert 0.2 * gaussian_mu(1.0, 1e-5) < total <= gaussian_mu(1.0, 1e-5)

@@ -54,6 +54,7 @@ def measure(path: Path) -> dict[str, float]:
     """Train from the file through the public interface, then time steps beside those in memory."""
     import torch
 
+    from halfmask.accounting.budget import Budget
     from halfmask.mechanisms.noise import noise_source
     from halfmask.neural.mapped import mapped_parquet
     from halfmask.schema import Column, Label, Schema
@@ -74,9 +75,7 @@ def measure(path: Path) -> dict[str, float]:
         recipe = {"recipe": "algorithm-1", "padding": "middle", "steps": 10, "rate": BATCH / ROWS}
         model = train(
             table,
-            epsilon=4.0,
-            delta=1e-7,
-            relation="replace",
+            Budget(epsilon=4.0, delta=1e-7),
             method="mlp",
             noise=noise_source(),
             encoder=encoder,

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
@@ -57,9 +58,7 @@ def table(*, related: bool, seed: int = 0) -> Table:
 def fitted(data: Table, epsilon: float, relation: str = "replace") -> Model:
     return train(
         data,
-        epsilon=epsilon,
-        delta=1e-5,
-        relation=relation,
+        Budget(epsilon=epsilon, delta=1e-5, relation=relation),
         method="mlp",
         noise=noise_source(1),
         options={"pretrain": FAST},
@@ -140,7 +139,7 @@ def test_release_or_steps(
 ) -> None:
     monkeypatch.setattr(default_recipe, "columns_work_together", lambda *given: related)
     releaser = Releaser(MemoryLedger(epsilon=epsilon, delta=1e-5), noise_source(0))
-    given = (wide(rows), releaser, epsilon, 1e-5, MlpConfig())
+    given = (wide(rows), releaser, MlpConfig())
     assert default_recipe._steps_serve_better(*given) is steps
 
 

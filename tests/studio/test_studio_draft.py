@@ -256,6 +256,26 @@ def test_a_damaged_draft_is_left_aside(tmp_path: Path, text: str) -> None:
         assert {column["role"] for column in chosen(studio)} == {"private"}
 
 
+def test_functions_of_columns_and_of_the_label_are_kept(tmp_path: Path) -> None:
+    write_rows(tmp_path, {"age": ["21", "35"], "y": ["1", "9"]})
+    text = (
+        '[label]\nname = "y"\nrole = "private"\nbounds = [0, 10]\npublic = "round(y, 5)"\n'
+        '[columns.age]\nrole = "private"\nkind = "number"\nbounds = [0, 120]\n'
+        '[columns.decade]\npublic = "round(age, 10)"\n'
+    )
+    (tmp_path / "rows.toml").write_text(text)
+    with bench(tmp_path) as studio:
+        studio.get("api/price?epsilon=1&delta=1e-6")
+        studio.post("api/change", {"ids": [0], "known": "0..100"})
+        studio.post("api/save")
+    with bench(tmp_path) as again:
+        again.post("api/save")
+        found = Schema.from_toml("rows.toml")
+    assert [column.public for column in found.columns] == [None, "round(age, 10)"]
+    assert found.columns[0].bounds == (0, 100)
+    assert found.label.public == "round(y, 5)"
+
+
 def test_columns_of_any_type_can_be_clicked(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -118,6 +119,42 @@ def test_charges_add_up_to_the_ratio_and_come_first():
     assert withheld == pytest.approx(expert_costs(rows, ratio, NewtonConfig()).withhold, rel=1e-9)
     with pytest.raises(BudgetExceededError):
         noisy_newton(matrix, labels, rows=rows, ratio=ratio, releaser=door)
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_a_withheld_row_costs_half_where_the_label_is_private(nonnegative):
+    rows = ExpertRows(row_norm=3.0, nonnegative=nonnegative, label_private=True)
+    assert expert_costs(rows, 0.3, NewtonConfig()).withhold == pytest.approx(0.15)
+
+
+@given(
+    p=st.floats(0, 1),
+    share=st.floats(0, 1),
+    excess=st.floats(0, 50),
+    label_private=st.booleans(),
+)
+def test_no_slope_is_longer_than_its_bound_and_its_mean_is_right(p, share, excess, label_private):
+    rows = ExpertRows(
+        row_norm=1.0, nonnegative=True, label_private=label_private, target_excess=excess
+    )
+    weight = float(rows.slope_weights(np.array([p]))[0])
+    target = -excess + share * (1 + 2 * excess)
+    assert 0 < weight <= 1 + 1e-12
+    assert abs(p - target) * weight <= rows.longest * (1 + 1e-12)
+    # Targets of chance p, as they come: the mean slope is zero whatever the weight.
+    second = (p + excess) / (1 + 2 * excess)
+    mean = second * (p - 1 - excess) + (1 - second) * (p + excess)
+    assert abs(mean * weight) < 1e-9 * (1 + excess)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("HALFMASK_DATA" not in os.environ, reason="needs the published a9a")
+@pytest.mark.parametrize(("epsilon", "most"), [(1.0, 0.3300), (0.3, 0.3350)])
+def test_experts_on_a9a_reach_their_bars(epsilon, most):
+    from halfmask.experiments.a9a import _experts, a9a_task
+
+    found = _experts(a9a_task(None), epsilon, False, seed=0, draws=10)
+    assert found["mean"] <= most
 
 
 def test_an_expert_without_much_noise_is_logistic_regression(releaser):

@@ -198,3 +198,22 @@ def test_schemas_that_do_not_fit_are_explained(files, old, new, words):
     done = simulate(files)
     assert done.exit_code == 2
     assert words in done.stderr
+
+
+@pytest.mark.parametrize("wrong", ["perhaps", ""])
+def test_a_wrong_label_is_told_without_how_many_or_which_rows_have_one(files, wrong):
+    """One wrong label and three are answered alike, with the column and what was expected."""
+    file, told = files / "labels.csv", []
+    lines = file.read_text(encoding="utf-8").splitlines()
+    for count in (1, 3):
+        ids = [line.split(",")[0] for line in lines[1 : count + 1]]
+        changed = [f"{each},{wrong}" for each in ids]
+        file.write_text("\n".join([lines[0], *changed, *lines[count + 1 :]]), encoding="utf-8")
+        done = simulate(files, "--method", "experts")
+        assert done.exit_code == 2
+        told.append(json.loads(done.stdout)["error"]["message"])
+    assert told[0] == told[1]
+    assert "Column 'churned'" in told[0]
+    assert "'no' or 'yes'" in told[0]
+    assert "perhaps" not in told[0]
+    assert not any(sign.isdigit() for sign in told[0])

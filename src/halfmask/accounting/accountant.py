@@ -18,8 +18,8 @@ from halfmask.accounting.events import (
     PoissonGaussianEvent,
     RandomizedResponseEvent,
 )
-from halfmask.accounting.gaussian import check_delta, gaussian_delta, gaussian_epsilon
-from halfmask.accounting.relations import Relation, check_relation
+from halfmask.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from halfmask.accounting.relations import Relation, check_delta, check_relation
 from halfmask.errors import AccountingError
 
 _ROUNDING = 2.0**-50

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from halfmask.accounting.relations import Relation, check_relation
+from halfmask.accounting.relations import Relation, check_delta, check_epsilon, check_relation
 from halfmask.errors import AccountingError
 
 DIGITS = 5
@@ -28,8 +28,6 @@ class Budget:
     relation: Relation = "replace"
 
     def __post_init__(self) -> None:
-        from halfmask.accounting.gaussian import check_delta, check_epsilon
-
         check_epsilon(self.epsilon)
         check_delta(self.delta)
         check_relation(self.relation)
@@ -37,7 +35,7 @@ class Budget:
     @property
     def mu(self) -> float:
         """Sensitivity / noise of Gaussian releases that together stay within the budget."""
-        from halfmask.accounting.gaussian import gaussian_mu
+        from halfmask.accounting.gaussian import gaussian_mu  # loads scipy
 
         return gaussian_mu(self.epsilon, self.delta) * (1 - HAIR)
 

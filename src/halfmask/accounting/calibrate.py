@@ -12,54 +12,48 @@ from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 
 from halfmask.accounting.accountant import epsilon as account
-from halfmask.accounting.budget import printed, round_down
+from halfmask.accounting.budget import Budget, printed, round_down
 from halfmask.accounting.events import Contribution, Event, PoissonGaussianEvent
-from halfmask.accounting.gaussian import check_delta, check_epsilon, gaussian_mu
-from halfmask.accounting.relations import Relation, check_relation
+from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.relations import Relation
 from halfmask.errors import AccountingError
 
 _TOLERANCE = 5e-4  # relative, on epsilon
 
 
 def noise_multiplier(
+    budget: Budget,
     *,
-    epsilon: float,
-    delta: float,
     rate: float,
     steps: int,
-    relation: Relation,
     contribution: Contribution = "general",
     spent: Sequence[Event] = (),
 ) -> float:
-    """The least noise std / clip norm for `steps` Poisson steps to stay within (epsilon, delta).
+    """The least noise std / clip norm for `steps` Poisson steps to stay within `budget`.
 
-    `spent` is composed with them. The result costs between 99.9% and 100% of `epsilon`.
+    `spent` is composed with them. The result costs between 99.9% and 100% of its epsilon.
     """
-    check_epsilon(epsilon)
-    check_delta(delta)
-    check_relation(relation)
     if not 0 < rate <= 1:
         raise AccountingError(f"Expected a sampling rate q in (0, 1], got {rate}.")
     if steps < 1:
         raise AccountingError(f"Expected steps >= 1, got {steps}.")
-    return _least_noise(epsilon, delta, rate, steps, relation, contribution, tuple(spent))
+    return _least_noise(budget, rate, steps, contribution, tuple(spent))
 
 
 @lru_cache(maxsize=256)
 def _least_noise(
-    epsilon: float,
-    delta: float,
+    budget: Budget,
     rate: float,
     steps: int,
-    relation: Relation,
     contribution: Contribution,
     spent: tuple[Event, ...],
 ) -> float:
+    epsilon, delta, relation = budget.epsilon, budget.delta, budget.relation
     target = round_down(epsilon)
     already = account(spent, delta=delta, relation=relation) if spent else 0.0
     if already >= target:
         raise AccountingError(
-            f"epsilon={epsilon:g} is spent already ({printed(already)} at delta={delta:g}): "
+            f"epsilon={printed(epsilon)} is spent already ({printed(already)} at delta={delta:g}): "
             "no noise is large enough for a further step."
         )
 
@@ -77,28 +71,23 @@ def _least_noise(
         while cost(noise) > target:
             noise *= 1 + 1e-12
         return noise
-    guess = _guess(target, delta, rate, steps, relation, contribution)
+    guess = _guess(gaussian_mu(target, delta), rate, steps, relation, contribution)
     found = _falling_root(cost, target, guess, least=already)
     if found is None:
         raise AccountingError(
-            f"epsilon={epsilon:g} is all but spent ({printed(already)} at delta={delta:g}): "
+            f"epsilon={printed(epsilon)} is all but spent ({printed(already)} at delta={delta:g}): "
             "no noise is large enough for a further step."
         )
     return found
 
 
 def _guess(
-    epsilon: float,
-    delta: float,
-    rate: float,
-    steps: int,
-    relation: Relation,
-    contribution: Contribution,
+    mu: float, rate: float, steps: int, relation: Relation, contribution: Contribution
 ) -> float:
-    """The noise at which `steps` losses have the spread of one Gaussian of (epsilon, delta)."""
+    """The noise at which `steps` losses have the spread of one Gaussian of `mu`."""
     from halfmask.accounting.loss_distributions import loss_moments
 
-    wanted = gaussian_mu(epsilon, delta) / math.sqrt(steps)
+    wanted = mu / math.sqrt(steps)
 
     def spread(noise: float) -> float:
         if relation == "replace" and contribution == "label":
@@ -151,26 +140,22 @@ def _falling_root(
 
 
 def most_steps(
+    budget: Budget,
     *,
-    epsilon: float,
-    delta: float,
     rate: float,
     noise_multiplier: float,
-    relation: Relation,
     contribution: Contribution = "general",
     limit: int = 10_000_000,
 ) -> int:
-    """The most Poisson steps at this noise within (epsilon, delta); 0 if not even one fits."""
-    check_epsilon(epsilon)
-    check_delta(delta)
-    target = round_down(epsilon)
+    """The most Poisson steps at this noise within `budget`; 0 if not even one fits."""
+    target = round_down(budget.epsilon)
 
     @cache
     def cost(steps: int) -> float:
         step = PoissonGaussianEvent(
             noise_multiplier=noise_multiplier, rate=rate, steps=steps, contribution=contribution
         )
-        return account([step], delta=delta, relation=relation)
+        return account([step], delta=budget.delta, relation=budget.relation)
 
     if cost(1) > target:
         return 0

@@ -14,21 +14,10 @@ from functools import lru_cache
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
+from halfmask.accounting.relations import check_delta, check_epsilon
 from halfmask.errors import AccountingError
 
 _ROUNDING = 2.0**-50
-
-
-def check_epsilon(epsilon: float) -> None:
-    """Refuse anything but a finite epsilon > 0."""
-    if not (math.isfinite(epsilon) and epsilon > 0):
-        raise AccountingError(f"Expected a finite epsilon > 0, got {epsilon}.")
-
-
-def check_delta(delta: float) -> None:
-    """Refuse anything but a delta strictly between 0 and 1."""
-    if not 0 < delta < 1:
-        raise AccountingError(f"Expected delta strictly between 0 and 1, got {delta}.")
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:

@@ -14,9 +14,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Self
 
-from halfmask.accounting.budget import printed, printed_room
+from halfmask.accounting.budget import Budget, printed, printed_room
 from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEvent, covers
 from halfmask.accounting.ledger_chain import (
     Chain,
@@ -53,17 +53,22 @@ def _composed(events: Sequence[Event], delta: float, relation: Relation) -> floa
     return epsilon(events, delta=delta, relation=relation)
 
 
-def _room(before: Sequence[Event], epsilon: float, delta: float, relation: Relation) -> float:
-    """Unsampled Gaussian releases are one, whose squares of mu add up."""
-    if not before:
-        return epsilon
-    whole = all(
+def _unsampled(events: Sequence[Event]) -> bool:
+    """Whether all of them are Gaussian releases about every row."""
+    return all(
         isinstance(event, GaussianEvent)
         or (isinstance(event, PoissonGaussianEvent) and event.rate == 1)
-        for event in before
+        for event in events
     )
-    spent = _composed(before, delta, relation)
-    if not whole or spent >= epsilon:
+
+
+def _room(before: Sequence[Event], budget: Budget) -> float:
+    """Unsampled Gaussian releases are one, whose squares of mu add up."""
+    epsilon, delta = budget.epsilon, budget.delta
+    if not before:
+        return epsilon
+    spent = _composed(before, delta, budget.relation)
+    if not _unsampled(before) or spent >= epsilon:
         return max(0.0, epsilon - spent)
     from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 
@@ -72,20 +77,35 @@ def _room(before: Sequence[Event], epsilon: float, delta: float, relation: Relat
     return gaussian_epsilon(math.sqrt(left) * (1 - 1e-6), delta) if left > 0 else 0.0
 
 
-def _check_budget(epsilon: float, delta: float, relation: str) -> Relation:
+def _checked(epsilon: float, delta: float, relation: str) -> Budget:
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise InputError(f"Expected a budget epsilon > 0, got {epsilon}.")
     if not 0 < delta < 1:
         raise InputError(f"Expected delta strictly between 0 and 1, got {delta}.")
-    return check_relation(relation)
+    checked = check_relation(relation)
+    return Budget(epsilon=float(epsilon), delta=float(delta), relation=checked)
 
 
 class BudgetLedger(ABC):
     """What is charged before a release: a budget, and the events that were charged against it."""
 
-    epsilon: float
-    delta: float
-    relation: Relation
+    budget: Budget
+    _name = "The ledger"
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of the budget."""
+        return self.budget.epsilon
+
+    @property
+    def delta(self) -> float:
+        """Delta of the budget."""
+        return self.budget.delta
+
+    @property
+    def relation(self) -> Relation:
+        """The relation under which the budget is kept."""
+        return self.budget.relation
 
     @abstractmethod
     def charge(
@@ -114,11 +134,7 @@ class BudgetLedger(ABC):
 
         Proved for Gaussian releases without sampling; others need levels fixed beforehand.
         """
-        return all(
-            isinstance(event, GaussianEvent)
-            or (isinstance(event, PoissonGaussianEvent) and event.rate == 1)
-            for event in self.events()
-        )
+        return _unsampled(self.events())
 
     def room(self) -> float:
         """The largest epsilon, at the ledger's delta, of one more training that still fits.
@@ -126,21 +142,21 @@ class BudgetLedger(ABC):
         Charges compose, so it is more than the budget less what is spent. That difference is what
         is told, as a lower bound, where steps were sampled: their compositions take long.
         """
-        return _room(self.events(), self.epsilon, self.delta, self.relation)
+        return _room(self.events(), self.budget)
 
     def check_room(self, events: Sequence[Event]) -> None:
         """Raise BudgetExceededError where `events` do not fit now; charges nothing."""
-        self._check(self.events(), events, "The ledger")
+        self._check(self.events(), events)
 
-    def _check(self, before: Sequence[Event], asked: Sequence[Event], name: str) -> None:
+    def _check(self, before: Sequence[Event], asked: Sequence[Event]) -> None:
         total = _composed([*before, *asked], self.delta, self.relation)
         if total <= self.epsilon * (1 + _SLACK):
             return
         spent = _composed(before, self.delta, self.relation)
         alone = _composed(asked, self.delta, self.relation)
-        left = _room(before, self.epsilon, self.delta, self.relation)
+        left = _room(before, self.budget)
         raise BudgetExceededError(
-            f"{name} refuses the charge; nothing was released. "
+            f"{self._name} refuses the charge; nothing was released. "
             f"Budget: epsilon {printed(self.epsilon)} at delta {self.delta:.3g} "
             f"({self.relation}). Spent: {printed(spent)}. Asked: {printed(alone)}, which would "
             f"bring the total to {printed(total)}. Left: a training with epsilon "
@@ -158,12 +174,16 @@ class MemoryLedger(BudgetLedger):
     """
 
     def __init__(self, *, epsilon: float, delta: float, relation: Relation = "replace") -> None:
-        self.relation = _check_budget(epsilon, delta, relation)
-        self.epsilon, self.delta = float(epsilon), float(delta)
+        self.budget = _checked(epsilon, delta, relation)
         self._charges: tuple[tuple[Event, ...], ...] = ()
         self._begun: dict[int, tuple[Event, ...]] = {}
         self._lock = threading.RLock()
         self._process = os.getpid()
+
+    @classmethod
+    def of(cls, budget: Budget) -> Self:
+        """A ledger of this budget, of which nothing is spent."""
+        return cls(epsilon=budget.epsilon, delta=budget.delta, relation=budget.relation)
 
     def charge(
         self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
@@ -171,7 +191,7 @@ class MemoryLedger(BudgetLedger):
         """Record `events`, or raise BudgetExceededError and record nothing."""
         self._stay_in_process()
         with self._lock:
-            self._check(self.events(), events, "The ledger")
+            self._check(self.events(), events)
             self._charges = (*self._charges, tuple(events))
             number = len(self._charges)
             if run is not None:
@@ -225,9 +245,8 @@ class Ledger(BudgetLedger):
     """
 
     def __init__(self, path: Path, chain: Chain) -> None:
-        self.path = path
-        self.epsilon, self.delta = chain.header.epsilon, chain.header.delta
-        self.relation = chain.header.relation
+        self.path, self._name = path, path.name
+        self.budget = chain.header.budget
         self.created = chain.header.created
         self._header_hash = chain.header.hash
         self._seen = chain.head
@@ -242,7 +261,7 @@ class Ledger(BudgetLedger):
         relation: str = "replace",
     ) -> Ledger:
         """A new ledger; only what an interrupted creation left behind is ever replaced."""
-        checked = _check_budget(epsilon, delta, relation)
+        budget = _checked(epsilon, delta, relation)
         file = resolved(path)
         with locked(file, write=True, create=True) as fd:
             if not creation_unfinished(read_all(fd)) or head_path(file).exists():
@@ -250,9 +269,7 @@ class Ledger(BudgetLedger):
                     f"{file.name} or {file.name}.head exists already. Name another file, or use "
                     "the ledger as it is."
                 )
-            line = header_line(
-                epsilon=float(epsilon), delta=float(delta), relation=checked, created=_now()
-            )
+            line = header_line(budget, created=_now())
             chain = parse_chain(line, None, file.name)
             cut(fd, 0)
             append(fd, line)
@@ -303,7 +320,7 @@ class Ledger(BudgetLedger):
         asked = tuple(events)
         with locked(self.path, write=True) as fd:
             chain = self._verified(fd)
-            self._check(_events(chain), asked, self.path.name)
+            self._check(_events(chain), asked)
             return self._write(fd, chain, what, asked, seeded=seeded, run=run)
 
     def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
@@ -358,18 +375,6 @@ class Ledger(BudgetLedger):
     def events(self) -> tuple[Event, ...]:
         """Everything charged so far, by any process."""
         return _events(self.verify())
-
-    def room(self) -> float:
-        """The largest epsilon, at the ledger's delta, of one more training that still fits.
-
-        Charges compose, so it is more than the budget less what is spent. That difference is what
-        is told, as a lower bound, where steps were sampled: their compositions take long.
-        """
-        return _room(self.events(), self.epsilon, self.delta, self.relation)
-
-    def check_room(self, events: Sequence[Event]) -> None:
-        """Raise BudgetExceededError where `events` do not fit now; charges nothing."""
-        self._check(self.events(), events, self.path.name)
 
     def _verified(self, fd: int) -> Chain:
         chain = parse_chain(read_all(fd), read_head(self.path), self.path.name)

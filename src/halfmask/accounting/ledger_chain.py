@@ -21,8 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import Event, event_from_json, event_to_json
-from halfmask.accounting.relations import RELATIONS, Relation
+from halfmask.accounting.relations import RELATIONS
 from halfmask.errors import HalfmaskError, LedgerError
 
 VERSION = 1
@@ -36,9 +37,7 @@ _RESTORE = (
 class Header:
     """The budget a ledger was created with."""
 
-    epsilon: float
-    delta: float
-    relation: Relation
+    budget: Budget
     created: str
     hash: str
 
@@ -110,15 +109,15 @@ def _sealed(fields: dict[str, Any]) -> bytes:
     return _dumps({**fields, "hash": _digest(fields)}) + b"\n"
 
 
-def header_line(*, epsilon: float, delta: float, relation: Relation, created: str) -> bytes:
+def header_line(budget: Budget, *, created: str) -> bytes:
     """The first line of a new ledger."""
     return _sealed(
         {
             "kind": "header",
             "version": VERSION,
-            "epsilon": epsilon,
-            "delta": delta,
-            "relation": relation,
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "relation": budget.relation,
             "created": created,
             "id": secrets.token_hex(16),  # no two ledgers have lines in common
         }
@@ -201,13 +200,9 @@ def parse_header(line: bytes, name: str) -> Header:
         )
     for relation in RELATIONS:
         if fields.get("relation") == relation:
-            return Header(
-                epsilon=float(fields["epsilon"]),
-                delta=float(fields["delta"]),
-                relation=relation,
-                created=fields["created"],
-                hash=fields["hash"],
-            )
+            epsilon, delta = float(fields["epsilon"]), float(fields["delta"])
+            budget = Budget(epsilon=epsilon, delta=delta, relation=relation)
+            return Header(budget=budget, created=fields["created"], hash=fields["hash"])
     raise LedgerError(f"{name}, line 1, names no known relation. {_RESTORE}")
 
 

@@ -1,13 +1,14 @@
-"""What two neighbouring tables may differ in.
+"""What a guarantee says: what two neighbouring tables may differ in, and which numbers it may have.
 
 Every printed guarantee names one of the two relations; `label` is only a name for accounting.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
-from halfmask.errors import InputError
+from halfmask.errors import AccountingError, InputError
 
 Relation = Literal["replace", "withhold"]
 """replace: the private part of one row (or unit) takes another value; its public part stays.
@@ -27,3 +28,15 @@ def check_relation(relation: str) -> Relation:
         if relation == known:
             return known
     raise InputError(f"Unknown relation {relation!r}: expected one of {', '.join(RELATIONS)}.")
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Refuse anything but a finite epsilon > 0."""
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise AccountingError(f"Expected a finite epsilon > 0, got {epsilon}.")
+
+
+def check_delta(delta: float) -> None:
+    """Refuse anything but a delta strictly between 0 and 1."""
+    if not 0 < delta < 1:
+        raise AccountingError(f"Expected delta strictly between 0 and 1, got {delta}.")

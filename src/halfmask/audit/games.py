@@ -205,10 +205,9 @@ def fit_game(
     )
 
 
-def fit_of(method: Callable[..., Any], claim: Budget, **options: Any) -> Fit:
-    """A method of tables as a game runs it."""
-    options = {"epsilon": claim.epsilon, "delta": claim.delta, **options}
-    return lambda table, releaser: method(table, releaser, **options)
+def fit_of(method: Callable[..., Any], config: Any = None) -> Fit:
+    """A method of tables as a game runs it; the releaser holds what the game claims."""
+    return lambda table, releaser: method(table, releaser, config)
 
 
 def furthest(games: Sequence[FitGame]) -> FitGame:
@@ -248,14 +247,7 @@ def step_game(
     """
     from halfmask.accounting.calibrate import noise_multiplier
 
-    noise = noise_multiplier(
-        epsilon=claim.epsilon,
-        delta=claim.delta,
-        rate=rate,
-        steps=steps,
-        relation=claim.relation,
-        contribution=contribution,
-    )
+    noise = noise_multiplier(claim, rate=rate, steps=steps, contribution=contribution)
 
     def fit(value: Floats, releaser: Releaser) -> None:
         step = releaser.poisson_steps(

@@ -74,14 +74,14 @@ def gd(claim: Budget) -> Game:
     config = GdConfig(clip=0.05, radius=1e-3, spread=1e6, steps=steps)
     tables = _neighbours(claim.relation, rows=1, width=2 if claim.relation == "replace" else 128)
 
-    return fit_game("gd", claim, tables, fit_of(fit_gd, claim, config=config))
+    return fit_game("gd", claim, tables, fit_of(fit_gd, config))
 
 
 def one_shot(claim: Budget) -> Game:
     """One release of moments; the auditor tries angles between the two private parts."""
     from halfmask.methods.one_shot import fit_one_shot
 
-    fit = fit_of(fit_one_shot, claim)
+    fit = fit_of(fit_one_shot)
 
     def game(angle: float) -> FitGame:
         first, second = _neighbours(claim.relation, rows=2, width=2)
@@ -99,18 +99,18 @@ def sgd(claim: Budget) -> Game:
     """Algorithm 1 on a table of one row, all of it private; withheld, gradient canaries."""
     if claim.relation == "withhold":
         return sampled_steps("sgd", claim)
-    from halfmask.methods.sgd import fit_sgd
+    from halfmask.methods.sgd import SgdConfig, fit_sgd
 
     first, second = _neighbours("replace", rows=1, width=2)
-    options = {"rate": RATE, "steps": STEPS, "clip_norm": 0.25, "learning_rate": STANDSTILL}
-    return sampled_fit("sgd", fit_sgd, (first, second), options, claim)
+    config = SgdConfig(rate=RATE, steps=STEPS, clip_norm=0.25, learning_rate=STANDSTILL)
+    return sampled_fit("sgd", fit_sgd, (first, second), config, claim)
 
 
 def label(claim: Budget) -> Game:
     """Algorithm 1 with a private label of three classes and public features."""
     if claim.relation == "withhold":
         return sampled_steps("label", claim)
-    from halfmask.methods.sgd import fit_sgd
+    from halfmask.methods.sgd import SgdConfig, fit_sgd
 
     base = one_row(classes=3)
     table = replace(
@@ -124,8 +124,8 @@ def label(claim: Budget) -> Game:
     )
     first = replace(table, label=np.array([0]))
     second = replace(table, label=np.array([1]))
-    options = {"rate": RATE, "steps": STEPS}
-    return sampled_fit("label", fit_sgd, (first, second), options, claim)
+    config = SgdConfig(rate=RATE, steps=STEPS)
+    return sampled_fit("label", fit_sgd, (first, second), config, claim)
 
 
 def _read(
@@ -154,7 +154,7 @@ def gd_public_label(claim: Budget) -> Game:
     )
     cells = {"level": ["a", "b"] * 2, "y": ["no", "yes"] * 2}
     other = {"level": ["b", "b", "a", "b"]} if replaced else {"y": [None, *cells["y"][1:]]}
-    fit = fit_of(fit_gd, claim, config=GdConfig(steps=1))
+    fit = fit_of(fit_gd, GdConfig(steps=1))
     return fit_game("gd-public-label", claim, _read(schema, cells, other), fit)
 
 
@@ -174,7 +174,7 @@ def gd_lecture(claim: Budget) -> Game:
     cells = {"level": ["a", "b"], "y": ["no", "yes"]}
     other: dict[str, list[str | None]] = {"y": ["yes" if replaced else None, "yes"]}
     config = LectureConfig(loss="smoothed-hinge", steps=3, radius=1e-3)
-    fit = fit_of(fit_gd, claim, config=config)
+    fit = fit_of(fit_gd, config)
     return fit_game("gd-lecture", claim, _read(schema, cells, other), fit)
 
 
@@ -182,7 +182,7 @@ def sgd_public(claim: Budget) -> Game:
     """Algorithm 1 with a public column: only what private parts change of the loss is clipped."""
     if claim.relation == "withhold":
         return sampled_steps("sgd-public", claim)
-    from halfmask.methods.sgd import fit_sgd
+    from halfmask.methods.sgd import SgdConfig, fit_sgd
 
     schema = Schema(
         Label("y", "private", classes=("no", "yes")),
@@ -192,8 +192,8 @@ def sgd_public(claim: Budget) -> Game:
         ),
     )
     tables = _read(schema, {"level": ["a"], "open": ["a"], "y": ["no"]}, {"y": ["yes"]})
-    options = {"rate": RATE, "steps": STEPS, "clip_norm": 0.1, "learning_rate": STANDSTILL}
-    return sampled_fit("sgd-public", fit_sgd, tables, options, claim)
+    config = SgdConfig(rate=RATE, steps=STEPS, clip_norm=0.1, learning_rate=STANDSTILL)
+    return sampled_fit("sgd-public", fit_sgd, tables, config, claim)
 
 
 def _two_rows(relation: Relation, *, private: bool) -> tuple[Table, Table]:
@@ -217,23 +217,23 @@ def units(claim: Budget) -> Game:
     from halfmask.methods.one_shot import fit_one_shot
 
     tables = _two_rows(claim.relation, private=False)
-    return fit_game("units", claim, tables, fit_of(fit_one_shot, claim))
+    return fit_game("units", claim, tables, fit_of(fit_one_shot))
 
 
 def sgd_units(claim: Budget) -> Game:
     """Sampled steps that draw a unit of two rows, both of which change."""
     if claim.relation == "withhold":
         return sampled_steps("sgd-units", claim)
-    from halfmask.methods.sgd import fit_sgd
+    from halfmask.methods.sgd import SgdConfig, fit_sgd
 
-    options = {"rate": RATE, "steps": STEPS, "clip_norm": 0.1, "learning_rate": STANDSTILL}
+    config = SgdConfig(rate=RATE, steps=STEPS, clip_norm=0.1, learning_rate=STANDSTILL)
     tables = _two_rows("replace", private=True)
-    return sampled_fit("sgd-units", fit_sgd, tables, options, claim)
+    return sampled_fit("sgd-units", fit_sgd, tables, config, claim)
 
 
 def label_span(claim: Budget) -> Game:
     """Noisy copies of the label of one row, which is another one, or missing."""
-    from halfmask.methods.label_span import fit_label_span
+    from halfmask.methods.label_span import LabelSpanConfig, fit_label_span
 
     skip: Literal["skip"] | None = None if claim.relation == "replace" else "skip"
     schema = Schema(
@@ -242,7 +242,7 @@ def label_span(claim: Budget) -> Game:
     )
     end = "yes" if claim.relation == "replace" else None
     tables = _read(schema, {"level": ["a", "b"], "y": ["no", "no"]}, {"y": [end, "no"]})
-    fit = fit_of(fit_label_span, claim, passes=2)
+    fit = fit_of(fit_label_span, LabelSpanConfig(passes=2))
     return fit_game("label-span", claim, tables, fit)
 
 

@@ -23,7 +23,6 @@ from halfmask.table import Encoder, Table
 
 Make = Callable[[Budget], Game]
 
-# Rows times mu: so many that each stage has its smallest share, which is a constant then.
 _STRENGTH = 1300.0
 
 
@@ -32,7 +31,8 @@ class _Kind:
     """Tables on which one row moves a stage as far as a row can, or nearly so.
 
     `flip`: the row's label goes from end to end; `jump`: its private level does. With `rare` its
-    level is rare and tells the label, so that its score is far from the others'.
+    level is rare and tells the label, so that its score is far from the others'. With `pairs` there
+    is a second private column, and both together tell a little of the label.
     """
 
     number: bool = True
@@ -40,6 +40,19 @@ class _Kind:
     flip: bool = True
     jump: bool = False
     rare: bool = False
+    pairs: bool = False
+
+    @property
+    def private(self) -> int:
+        """The number of private columns."""
+        return 2 if self.pairs else 1
+
+    @property
+    def strength(self) -> float:
+        """Rows times mu: so many that each stage has its smallest share, which is a constant then,
+        and that there are pairs where the game is about them.
+        """
+        return 7000.0 if self.pairs else _STRENGTH
 
 
 # By field of AdditivePlan.
@@ -50,6 +63,8 @@ STAGES: dict[str, _Kind] = {
     "counts": _Kind(flip=False, jump=True),
     "worth": _Kind(),
     "descent": _Kind(),
+    "pairs": _Kind(pairs=True),
+    "pair_descent": _Kind(pairs=True),
     "comparison": _Kind(rare=True),
     "covered": _Kind(number=False, rare=True),
 }
@@ -57,7 +72,7 @@ STAGES: dict[str, _Kind] = {
 
 def additive(claim: Budget) -> Game:
     """The whole fit: the label of a row turns round. No row moves all stages by their bounds."""
-    from halfmask.methods.additive import fit_additive
+    from halfmask.additive_model import fit_additive
 
     rows = math.ceil(_STRENGTH / claim.mu)
     first, second = _tables(_Kind(), rows, claim.relation)
@@ -65,31 +80,34 @@ def additive(claim: Budget) -> Game:
         "additive",
         claim,
         (first, second),
-        fit_of(fit_additive, claim),
+        fit_of(fit_additive),
         runs=enough_runs(claim.epsilon, least=6_000, most=12_000),
     )
 
 
 def _stage(name: str, claim: Budget) -> Game:
     """One stage of the fit, `name` being a field of the plan."""
-    from halfmask.methods.additive import AdditivePlan, fit_additive
+    from halfmask.additive_model import fit_additive
+    from halfmask.methods.additive import AdditivePlan
 
     kind = STAGES[name]
     plan = AdditivePlan.of(
-        rows=_STRENGTH,
-        private_columns=1,
+        rows=kind.strength,
+        private_columns=kind.private,
         public_columns=int(kind.public),
         label_private=True,
         number=kind.number,
         mu=1.0,
     )
     (stage,) = (
-        each for each in plan.stages(private_columns=1, number=kind.number) if each.name == name
+        each
+        for each in plan.stages(private_columns=kind.private, number=kind.number)
+        if each.name == name
     )
     whole = claim.scaled(1 / math.sqrt(stage.share))
-    first, second = _tables(kind, math.ceil(_STRENGTH / whole.mu), claim.relation)
+    first, second = _tables(kind, math.ceil(kind.strength / whole.mu), claim.relation)
     runs = enough_runs(claim.epsilon)
-    if name == "descent":
+    if name.endswith("descent"):
         runs = enough_runs(claim.epsilon, least=6_000, most=12_000)
     elif name == "comparison":  # no two rows move all of its numbers
         runs *= 3
@@ -100,7 +118,7 @@ def _stage(name: str, claim: Budget) -> Game:
                 f"additive-{name}",
                 whole,
                 (first, second),
-                fit_of(fit_additive, whole),
+                fit_of(fit_additive),
                 runs=runs,
                 stage=stage.what,
             )
@@ -120,6 +138,8 @@ def _tables(kind: _Kind, rows: int, relation: Relation) -> tuple[Table, Table]:
     columns = [Column("level", "private", "category", categories=("a", "b"))]
     if kind.public:
         columns.append(Column("open", "public", "category", categories=("a", "b")))
+    if kind.pairs:
+        columns.append(Column("second", "private", "category", categories=("a", "b")))
     schema = Schema(label, tuple(columns))
     ends: tuple[Any, Any] = (-1.0, 1.0) if kind.number else ("no", "yes")
 
@@ -135,9 +155,20 @@ def _tables(kind: _Kind, rows: int, relation: Relation) -> tuple[Table, Table]:
         else:
             levels = ["ab"[row % 2] for row in range(rows)]
             labels = [ends[row // 4 % 2] for row in range(rows)]
+        second = ["ab"[row // 2 % 2] for row in range(rows)]
+        if kind.pairs:
+            # Level a is a little rarer, so that it lies furthest from the mean, as row 0 should.
+            levels, second = (
+                ["b" if row % 20 == 4 else level for row, level in enumerate(column)]
+                for column in (levels, second)
+            )
+            together = [ends[one == two] for one, two in zip(levels, second, strict=True)]
+            labels = [together[row] if row // 4 % 11 == 0 else labels[row] for row in range(rows)]
         given = {"level": [level, *levels[1:]], "y": [end, *labels[1:]]}
         if kind.public:
-            given["open"] = ["ab"[row // 2 % 2] for row in range(rows)]
+            given["open"] = second
+        if kind.pairs:
+            given["second"] = second
         return pa.table({name: pa.array(cells) for name, cells in given.items()})
 
     level = "b" if kind.rare else "a"

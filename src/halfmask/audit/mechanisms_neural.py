@@ -23,25 +23,22 @@ def mlp(claim: Budget) -> Game:
     """A network with everything private; the two labels of a row have opposite gradients."""
     if claim.relation == "withhold":
         return sampled_steps("mlp", claim)
+    from halfmask.neural.config import NetworkDpSgdConfig
     from halfmask.neural.method import fit_mlp
 
     table = one_row(classes=2)
     first = replace(table, label=np.array([0]))
     second = replace(table, label=np.array([1]))
-    options = {
-        "recipe": "dp-sgd",
-        "rate": RATE,
-        "steps": STEPS,
-        "clip_norm": 0.01,
-        "learning_rate": STANDSTILL,
-        "hidden": 4,
-    }
-    return sampled_fit("mlp", fit_mlp, (first, second), options, claim)
+    config = NetworkDpSgdConfig(
+        rate=RATE, steps=STEPS, clip_norm=0.01, learning_rate=STANDSTILL, hidden=4
+    )
+    return sampled_fit("mlp", fit_mlp, (first, second), config, claim)
 
 
 def mlp_means(claim: Budget) -> Game:
     """The default recipe on few rows: its one release, the sums of private features by class."""
-    from halfmask.neural.inputs import MANY_COLUMNS
+    from halfmask.methods.auto import MANY_COLUMNS
+    from halfmask.neural.config import MlpConfig
     from halfmask.neural.method import fit_mlp
     from halfmask.neural.pretrain import PretrainConfig
 
@@ -52,7 +49,7 @@ def mlp_means(claim: Budget) -> Game:
     rows[0] *= -1.0 if claim.relation == "replace" else 0.0
     small = PretrainConfig(hidden=2, networks=1, epochs=1)
 
-    fit = fit_of(fit_mlp, claim, pretrain=small)
+    fit = fit_of(fit_mlp, MlpConfig(pretrain=small))
     return fit_game("mlp-means", claim, (table, table.with_blocks(private=rows)), fit)
 
 
@@ -71,9 +68,7 @@ def mlp_correction(claim: Budget) -> Game:
         steps=STEPS,
         rate=1.0,
         clip_norm=0.01,
-        noise_multiplier=noise_multiplier(
-            epsilon=claim.epsilon, delta=claim.delta, rate=1.0, steps=STEPS, relation=claim.relation
-        ),
+        noise_multiplier=noise_multiplier(claim, rate=1.0, steps=STEPS),
         learning_rate=STANDSTILL,
         aggregate="last",
     )

@@ -204,9 +204,7 @@ def expert_labels(claim: Budget) -> Game:
         }
         channel = LocalChannel({name: side.party for name, side in parties.items()})
         coordinator = Coordinator(channel, labels)
-        terms = pay_for_labels(
-            coordinator, releaser=releaser, epsilon=claim.epsilon, delta=claim.delta
-        )
+        terms = pay_for_labels(coordinator, releaser, claim)
         return train_experts(coordinator, prior=terms)
 
     return fit_game("expert-labels", claim, (np.array([0.0, 1.0]), np.array([1.0, 1.0])), fit)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from halfmask.accounting.budget import Budget
 from halfmask.audit.attribute import Inference, attribute_inference, draw
 from halfmask.audit.finding import Finding
 from halfmask.audit.one_run import one_run
@@ -81,9 +82,11 @@ def audit_model(
         try:
             return train(
                 planted,
-                epsilon=privacy.calibrated_epsilon,
-                delta=privacy.delta,
-                relation=privacy.relation,
+                Budget(
+                    epsilon=privacy.calibrated_epsilon,
+                    delta=privacy.delta,
+                    relation=privacy.relation,
+                ),
                 method=model.method,
                 noise=noise_source(),
                 encoder=model.encoder,

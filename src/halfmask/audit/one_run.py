@@ -21,6 +21,7 @@ from scipy.stats import binom
 
 from halfmask.accounting.relations import Relation
 from halfmask.audit.finding import Finding
+from halfmask.derived import PublicLabel
 from halfmask.errors import InputError
 from halfmask.model import Model
 from halfmask.table import Codes, Table
@@ -264,6 +265,10 @@ def _apart(places: NDArray[Any], level_of: NDArray[Any] | None) -> NDArray[np.bo
 def _two_labels(
     table: Table, count: int, generator: np.random.Generator
 ) -> tuple[NDArray[Any], NDArray[Any]]:
+    known = None if table.schema is None else PublicLabel.of(table.schema.label)
+    if known is not None:
+        # What is public of the label stays.
+        return known.two_labels(count, generator)
     if table.classes is None:
         assert table.label_bounds is not None
         ends = np.array(table.label_bounds)

@@ -41,11 +41,11 @@ def sampled_fit(
     name: str,
     method: Callable[..., Any],
     tables: tuple[Table, Table],
-    options: dict[str, Any],
+    config: Any,
     claim: Budget,
 ) -> Game:
     """`method` on two tables of one row, which is in a step with the chance RATE."""
-    fit = fit_of(method, claim, **options)
+    fit = fit_of(method, config)
     return fit_game(
         name, claim, tables, fit, runs=enough_runs(claim.epsilon, least=10_000, most=40_000)
     )

@@ -29,7 +29,7 @@ from halfmask.accounting.events import (
 )
 from halfmask.accounting.relations import Relation
 from halfmask.errors import ReplayError
-from halfmask.mechanisms.release import Budget, Door, Releaser
+from halfmask.mechanisms.release import Book, Door, Releaser
 from halfmask.mechanisms.sampling import Indices
 from halfmask.model import Model
 
@@ -149,10 +149,10 @@ class Recorder(Releaser):
             paddings=tuple(self.paddings),
         )
 
-    def beside(self, budget: Budget) -> Recorder:
+    def beside(self, book: Book) -> Recorder:
         """Another party's door, seen by the same observer: its charges are its own."""
         other = copy.copy(self)
-        other._budget, other._own_plan = budget, False
+        other._book, other._own_plan = book, False
         other._events, other._released, other._plan, other._charge = [], [], [], None
         return other
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from halfmask.accounting.budget import Budget
 from halfmask.datasets import load_adult
 from halfmask.experiments.adult_erm import all_private
 from halfmask.mechanisms.noise import noise_source
@@ -100,12 +101,7 @@ def _ratios(seconds: dict[str, list[float]], setting: str) -> list[dict[str, Any
 
 def _ours(table: Table, test: Table, method: str) -> Callable[[], float]:
     model = train(
-        table,
-        epsilon=1.0,
-        delta=1 / table.n**2,
-        relation="replace",
-        method=method,
-        noise=noise_source(),
+        table, Budget(epsilon=1.0, delta=1 / table.n**2), method=method, noise=noise_source()
     )
     return lambda: float((model.probabilities(test).argmax(1) == test.label).mean())
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 
 Progress = Callable[[float, str], None]
@@ -122,9 +123,7 @@ def _ours(folder: Path) -> Callable[[], Callable[[], float]]:
             table = encoder.encode(file)
         model = train(
             table,
-            epsilon=1.0,
-            delta=1 / table.n**2,
-            relation="replace",
+            Budget(epsilon=1.0, delta=1 / table.n**2),
             method="auto",
             noise=noise_source(),
             encoder=encoder,

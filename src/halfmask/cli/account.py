@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from halfmask.accounting.budget import printed
+from halfmask.accounting.budget import Budget, printed
 from halfmask.accounting.relations import PAIRS
 from halfmask.cli.output import emit, json_option
 from halfmask.errors import InputError
@@ -70,11 +70,9 @@ def account(
         assert epsilon is not None
         assert steps is not None
         noise = noise_multiplier(
-            epsilon=epsilon,
-            delta=delta,
+            Budget(epsilon=epsilon, delta=delta, relation=under),
             rate=q,
             steps=steps,
-            relation=under,
             contribution=contribution,
         )
     elif steps is None:
@@ -82,16 +80,14 @@ def account(
 
         assert epsilon is not None
         steps = most_steps(
-            epsilon=epsilon,
-            delta=delta,
+            Budget(epsilon=epsilon, delta=delta, relation=under),
             rate=q,
             noise_multiplier=noise,
-            relation=under,
             contribution=contribution,
         )
         if steps == 0:
             raise InputError(
-                f"Not even one step with noise {noise:g} stays within epsilon {epsilon:g}. "
+                f"Not even one step with noise {noise:g} stays within epsilon {printed(epsilon)}. "
                 "Give a larger --noise or --epsilon."
             )
     accounted = spent(noise, steps)

@@ -59,18 +59,15 @@ def check(
 
     The output is for whoever holds the data, not for release. Ends with 2 where there are faults.
     """
-    from halfmask.accounting.gaussian import check_delta, check_epsilon
+    from halfmask.accounting.budget import Budget
     from halfmask.accounting.relations import check_relation
     from halfmask.checking import check_file
     from halfmask.errors import InputError
 
-    check_epsilon(epsilon)
-    check_delta(delta)
+    budget = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
     if full is not None and full.exists():
         raise InputError(f"{str(full)!r} exists already: name a new file with --full.")
-    found = check_file(
-        file, schema_file, epsilon=epsilon, delta=delta, relation=check_relation(relation)
-    )
+    found = check_file(file, schema_file, budget)
     if full is not None and found.schema is not None:
         full.write_text(found.schema.to_toml(), encoding="utf-8")
     emit(found.to_json(), _text(found, file), as_json)

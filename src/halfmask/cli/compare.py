@@ -62,7 +62,7 @@ def compare(
 ) -> None:
     """Train several methods on DATA (CSV or Parquet) and score them side by side."""
     from halfmask import comparison
-    from halfmask.accounting.gaussian import check_delta, check_epsilon
+    from halfmask.accounting.budget import Budget
     from halfmask.accounting.ledger import Ledger
     from halfmask.accounting.relations import check_relation
     from halfmask.errors import InputError
@@ -70,9 +70,7 @@ def compare(
     from halfmask.settings import configs_for_methods
     from halfmask.table import Encoder, read_frame
 
-    check_epsilon(epsilon)
-    check_delta(delta)
-    checked = check_relation(relation)
+    budget = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
     if test_file is None and out is None:
         raise InputError(
             "Nothing would come of it: pass --test FILE to score the methods, or --out FOLDER to "
@@ -90,9 +88,7 @@ def compare(
     if test_file is not None:
         test = encoder.encode(read_frame(test_file), with_label=True, with_unit=False)
     note(SPENDS)
-    planned = comparison.plan(
-        table, names, epsilon=epsilon, delta=delta, relation=checked, configs=configs
-    )
+    planned = comparison.plan(table, names, budget, configs=configs)
     book = None
     if ledger_file is not None:
         book = Ledger.open(ledger_file)
@@ -101,7 +97,7 @@ def compare(
         out.mkdir(parents=True, exist_ok=True)
         if book is None:
             book = Ledger.create(
-                out / "ledger.jsonl", epsilon=epsilon, delta=delta, relation=checked
+                out / "ledger.jsonl", epsilon=epsilon, delta=delta, relation=relation
             )
     if book is None:
         note("No ledger keeps this: pass --ledger FILE, or count the total by hand.")
@@ -116,9 +112,7 @@ def compare(
         trained, total = comparison.run(
             table,
             planned,
-            epsilon=epsilon,
-            delta=delta,
-            relation=checked,
+            budget,
             encoder=encoder,
             book=book,
             keep=keep,
@@ -197,8 +191,8 @@ def _shown(result: Mapping[str, Any]) -> object:
     left_out = {"method", "auto", "epsilon", "seconds", "model", "test_rows"}
     metrics = [name for name in rows[0] if name not in left_out]
     title = (
-        f"Budget of all together: epsilon {printed(result['spent'])} of {result['epsilon']:g} "
-        f"at delta {result['delta']:g} ({result['relation']})"
+        f"Budget of all together: epsilon {printed(result['spent'])} of "
+        f"{printed(result['epsilon'])} at delta {result['delta']:g} ({result['relation']})"
     )
     table = Table(title=title)
     for heading in ("method", "epsilon", *(name.replace("_", " ") for name in metrics), "seconds"):

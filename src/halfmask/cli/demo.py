@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from halfmask.accounting.budget import printed
+from halfmask.accounting.budget import Budget, printed
 from halfmask.cli.output import emit, json_option, reporting
 
 NEXT = """Now your own file:
@@ -34,7 +34,7 @@ def demo(epsilon: float, out: Path, as_json: bool) -> None:
     """Train on the embedded Adult census: all private, half masked, only the label private."""
     from sklearn.linear_model import LogisticRegression
 
-    from halfmask.accounting.gaussian import check_epsilon
+    from halfmask.accounting.relations import check_epsilon
     from halfmask.audit.catalogue import game_named
     from halfmask.audit.distinguish import distinguish
     from halfmask.experiments.adult_erm import accuracy, adult_tables
@@ -58,9 +58,7 @@ def demo(epsilon: float, out: Path, as_json: bool) -> None:
                 rows.append({"model": "not private", "accuracy": score, "epsilon": None})
             model = train(
                 table,
-                epsilon=epsilon,
-                delta=delta,
-                relation="replace",
+                Budget(epsilon=epsilon, delta=delta),
                 method="auto",
                 noise=noise_source(),
                 encoder=encoder,

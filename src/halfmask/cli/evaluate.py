@@ -133,24 +133,34 @@ def is_vertical(model: Path) -> bool:
 
 
 def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[str, float | None]:
+    import numpy as np
+
     from halfmask.cli.vertical_predict import load_model, named_files, scores_of
     from halfmask.encoding import level_codes
     from halfmask.errors import DataError
-    from halfmask.frames import check_columns, texts
-    from halfmask.scoring import class_scores
+    from halfmask.frames import check_columns, numbers, texts
+    from halfmask.scoring import class_scores, score_rows
     from halfmask.table import read_frame
     from halfmask.vertical.queries import read_ids
 
     model = load_model(run)
     frame = read_frame(data)
     check_columns(frame, [model.id, model.label])
+    files = named_files(parties, "--party")
+    if model.classes is None:
+        wanted = numbers(frame, model.label)
+        if np.isnan(wanted).any():
+            row = int(np.isnan(wanted).argmax()) + 1
+            raise DataError(f"Column {model.label!r}, row {row}: the label is missing.")
+        found = scores_of(run, model, read_ids(data, model.id), files)
+        return score_rows(wanted, model.predicted(found), numbers=True)
     codes = level_codes(texts(frame, model.label), model.classes)
     if (codes < 0).any():
         row = int((codes < 0).argmax()) + 1
         raise DataError(
             f"Column {model.label!r}, row {row}: expected one of the classes that were declared."
         )
-    found = scores_of(run, model, read_ids(data, model.id), named_files(parties, "--party"))
+    found = scores_of(run, model, read_ids(data, model.id), files)
     return class_scores(codes, model.probabilities(found))
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfmask.accounting.relations import RELATIONS, Relation
+from halfmask.accounting.budget import Budget, printed
+from halfmask.accounting.relations import RELATIONS, check_relation
 from halfmask.cli.output import emit, json_option, note
 from halfmask.cli.schemas import read_schema
 
@@ -96,19 +97,18 @@ def plan(
     Otherwise: a bound on the excess risk on the training rows (a difference of mean losses) for
     rows of norm at most 1 and coefficients in the unit ball. Nothing is charged.
     """
-    from halfmask.accounting.relations import check_relation
     from halfmask.errors import InputError
     from halfmask.methods.planner import Task
     from halfmask.methods.planner import plan as make_plan
 
-    checked = check_relation(relation)
+    budget = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
     if schema_file is not None or data is not None:
         if (columns, classes, public, public_label) != (None, None, None, False):
             raise InputError(
                 "The schema says which columns there are: leave out --columns, --classes, --public "
                 "and --public-label."
             )
-        task, counted = _from_schema(schema_file, data, rows, epsilon, delta, checked)
+        task, counted = _from_schema(schema_file, data, rows, budget)
     else:
         if rows is None or columns is None:
             raise InputError("Pass --rows and --columns, or --schema with --rows or --data.")
@@ -117,7 +117,7 @@ def plan(
             columns=columns,
             epsilon=epsilon,
             delta=delta,
-            relation=checked,
+            relation=budget.relation,
             classes=2 if classes is None else classes,
             public=public or 0,
             label_private=not public_label,
@@ -210,12 +210,9 @@ def _from_schema(
     schema_file: Path | None,
     data: Path | None,
     rows: int | None,
-    epsilon: float,
-    delta: float,
-    relation: Relation,
+    budget: Budget,
 ) -> tuple[Task, float]:
     """The facts of a table, and how many rows it counts as: a person with several counts as one."""
-    from halfmask.accounting.budget import Budget
     from halfmask.errors import InputError
     from halfmask.methods.planner import Task
 
@@ -228,9 +225,9 @@ def _from_schema(
     task = Task(
         rows=1 if rows is None else rows,
         columns=len(schema.columns),
-        epsilon=epsilon,
-        delta=delta,
-        relation=relation,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        relation=budget.relation,
         classes=len(label.classes or ()),
         public=len(schema.public),
         label_private=label.role == "private",
@@ -244,8 +241,7 @@ def _from_schema(
     frame = read_frame(data)
     table = Encoder.fit(schema, frame).encode(frame)
     table = table if task.label_private else table.labelled()
-    mu = Budget(epsilon=epsilon, delta=delta, relation=relation).mu
-    _, most, total = row_weights(table, relation, mu)
+    _, most, total = row_weights(table, budget.relation, budget.mu)
     return replace(task, rows=table.n), total / most
 
 
@@ -278,8 +274,6 @@ def _table_plan_text(made: TablePlan, task: Task) -> object:
     from rich.console import Group
     from rich.table import Table
 
-    from halfmask.accounting.budget import printed
-
     words = [f"method       additive: {made.reason}"]
     if made.base_rate_only:
         words.append(
@@ -287,7 +281,8 @@ def _table_plan_text(made: TablePlan, task: Task) -> object:
             "are needed to learn from columns"
         )
     words.append(
-        f"budget       epsilon {task.epsilon:g} at delta {task.delta:g} ({task.relation}); all "
+        f"budget       epsilon {printed(task.epsilon)} at delta {task.delta:g} "
+        f"({task.relation}); all "
         "releases together are one Gaussian release that costs just that"
     )
     words.append(
@@ -327,7 +322,7 @@ def _text(made: Plan) -> object:
     table.add_column("rows", justify="right")
     budgets = list(dict.fromkeys(row["epsilon"] for row in made.table))
     for budget in budgets:
-        table.add_column(f"epsilon {budget:g}", justify="right")
+        table.add_column(f"epsilon {printed(budget)}", justify="right")
     for n in dict.fromkeys(row["rows"] for row in made.table):
         cells = [f"{row['error_bound']:.3g}" for row in made.table if row["rows"] == n]
         table.add_row(f"{n}", *cells)
@@ -348,7 +343,7 @@ def draw(made: Plan, path: Path) -> None:
             [row["rows"] for row in own],
             [row["error_bound"] for row in own],
             marker="o",
-            label=f"epsilon {budget:g}",
+            label=f"epsilon {printed(budget)}",
         )
     axes.axhline(made.target_error, color="gray", linestyle=":", label="target")
     axes.set_xscale("log")

@@ -128,7 +128,7 @@ def _as_json(facts: Facts) -> str:
 def _vertical(model: Path, target: Path, form: str, as_json: bool) -> None:
     """Every party's statement in one document."""
     from halfmask.cli.vertical_predict import load_model
-    from halfmask.vertical.report import document
+    from halfmask.vertical.statements import document
 
     fitted = load_model(model)
     text = document(fitted, form)

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from halfmask.accounting.budget import printed
 from halfmask.cli.output import emit, json_option, note, reporting
 from halfmask.errors import InputError
 
@@ -53,6 +54,13 @@ def available() -> list[str]:
 )
 @click.option("--draws", type=click.IntRange(min=1), help="Draws of the noise, to average over.")
 @click.option("--epsilon", "epsilons", type=float, multiple=True, help="May be repeated.")
+@click.option(
+    "--rows",
+    "train_rows",
+    type=click.IntRange(min=100),
+    help="Training rows of `purchase100` (the paper has 197,324: with the published file), "
+    "`mnist-pixels` and `location30`.",
+)
 @click.option(
     "--table", "tables", multiple=True, help="Of `tables`, `auto`: one of them. May be repeated."
 )
@@ -102,7 +110,7 @@ def _chosen(name: str, run: Callable[..., Any], part: dict[str, Any]) -> dict[st
     given = {option: value for option, value in part.items() if value not in (None, ())}
     for option in given:
         if option not in signature(run).parameters:
-            word = "draws" if option == "draws" else option.removesuffix("s")
+            word = {"draws": "draws", "train_rows": "rows"}.get(option, option.removesuffix("s"))
             raise InputError(f"reproduce {name} has no option --{word}: leave it out.")
     return given
 
@@ -114,7 +122,7 @@ def _table(result: dict[str, Any]) -> object:
     for heading in ("method", "epsilon", "delta", "relation", "metric", "mean", "std", "draws"):
         table.add_column(heading)
     for row in result["results"]:
-        epsilon = "none" if row["epsilon"] is None else f"{row['epsilon']:g}"
+        epsilon = "none" if row["epsilon"] is None else printed(row["epsilon"])
         delta = "" if row.get("delta") is None else f"{row['delta']:.3g}"
         table.add_row(
             row["method"],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from halfmask.accounting.budget import Budget
     from halfmask.model import Model
     from halfmask.neural.distributed import Ranks
     from halfmask.reading import FileRows
@@ -32,7 +33,7 @@ def machines() -> Iterator[Ranks | None]:
 
 @contextmanager
 def training_rows(
-    data: Path, schema: Schema, ranks: Ranks | None, *, method: str, epsilon: float, delta: float
+    data: Path, schema: Schema, ranks: Ranks | None, budget: Budget, *, method: str
 ) -> Iterator[tuple[Encoder, Table]]:
     """The encoder and the rows of this process.
 
@@ -56,7 +57,7 @@ def training_rows(
     # Which rows of a unit count is known once all ids were read; rows without a public label go.
     label = schema.label
     whole = schema.unit is not None or (label.role == "public" and label.missing is not None)
-    chosen = _chosen(method, schema, rows, epsilon, delta, spread=ranks is not None)
+    chosen = _chosen(method, schema, rows, budget, spread=ranks is not None)
     if rows and not whole and chosen == "mlp":
         from halfmask.neural.mapped import mapped_parquet
 
@@ -82,7 +83,7 @@ def encoded_pieces(
     names = rows.column_names
     if model.encoder is not None:
         schema = model.encoder.schema
-        wanted = {*(column.name for column in schema.columns), schema.label.name}
+        wanted = {*schema.read, schema.label.name}
         names = [name for name in names if name in wanted]
     for start, piece in rows.pieces(names):
         with numbered(start):
@@ -90,9 +91,7 @@ def encoded_pieces(
         yield start, table
 
 
-def _chosen(
-    method: str, schema: Schema, rows: int, epsilon: float, delta: float, *, spread: bool
-) -> str:
+def _chosen(method: str, schema: Schema, rows: int, budget: Budget, *, spread: bool) -> str:
     """The method by name, or what `auto` makes of the declaration before a row is read."""
     from halfmask.methods.auto import Problem, choose
 
@@ -104,10 +103,11 @@ def _chosen(
         public_columns=len(schema.public),
         private_columns=len(schema.private),
         label_private=label.role == "private",
+        label_known=label.public is not None,
         task=label.task,
         classes=len(label.classes or ()),
-        epsilon=epsilon,
-        delta=delta,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
         levels=not spread,
     )
     return choose(problem).method

@@ -19,6 +19,7 @@ from halfmask.cli.schemas import read_schema
 CHECKPOINT = "checkpoint.npz"
 
 if TYPE_CHECKING:
+    from halfmask.accounting.budget import Budget
     from halfmask.accounting.ledger import BudgetLedger, Ledger
 
 
@@ -51,7 +52,8 @@ def train(
 
     Under torchrun every process trains on its part of the rows: see docs/many-machines.md.
     """
-    from halfmask.accounting.gaussian import check_delta, check_epsilon
+    from halfmask.accounting.budget import Budget
+    from halfmask.accounting.relations import check_relation
     from halfmask.mechanisms.noise import noise_source
     from halfmask.mechanisms.shards import ALONE, rows_in_all
     from halfmask.model_ledger import OWN, link_ledger
@@ -60,8 +62,7 @@ def train(
     from halfmask.training import RUN, choose_method, whole_seconds
     from halfmask.training import train as fit
 
-    check_epsilon(epsilon)
-    check_delta(delta)
+    budget = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
     config = _config(method, settings, config_file)
     _check_folder(out, resume)
     schema = read_schema(schema_file, data)
@@ -70,27 +71,20 @@ def train(
         reporting("train") as tell,
         _reading(tell, data),
         machines() as ranks,
-        training_rows(data, schema, ranks, method=method, epsilon=epsilon, delta=delta) as (
-            encoder,
-            table,
-        ),
+        training_rows(data, schema, ranks, budget, method=method) as (encoder, table),
     ):
         leads = ranks is None or ranks.leads
-        choice = choose_method(
-            method, table, epsilon=epsilon, delta=delta, spread=ranks is not None
-        )
+        choice = choose_method(method, table, budget, spread=ranks is not None)
         rows = rows_in_all(table.units, ranks or ALONE)
         if leads:
             note(f"Method {choice.method}: {choice.reason}.")
             _warn(delta, rows, unsafe_seed)
         started = time.perf_counter()
         tell(0.3, f"{rows:,} rows, method {choice.method}")
-        with _ledger(out, ledger_file, epsilon, delta, relation, leads) as ledger:
+        with _ledger(out, ledger_file, budget, leads) as ledger:
             model = fit(
                 table,
-                epsilon=epsilon,
-                delta=delta,
-                relation=relation,
+                budget,
                 method=method if config is None else config,
                 noise=noise if ranks is None else noise_source(unsafe_seed, machine=ranks.rank),
                 encoder=encoder,
@@ -153,25 +147,18 @@ def _warn(delta: float, rows: int, unsafe_seed: int | None) -> None:
 
 @contextmanager
 def _ledger(
-    out: Path,
-    ledger_file: Path | None,
-    epsilon: float,
-    delta: float,
-    relation: str,
-    leads: bool,
+    out: Path, ledger_file: Path | None, budget: Budget, leads: bool
 ) -> Iterator[BudgetLedger]:
     """The data set's ledger, or one in the model folder; an unused one leaves nothing behind.
 
     The one ledger of several machines is that of the first; the others hold none that counts.
     """
     from halfmask.accounting.ledger import Ledger, MemoryLedger
-    from halfmask.accounting.relations import check_relation
     from halfmask.errors import HalfmaskError
     from halfmask.model_ledger import OWN
 
     if not leads:
-        checked = check_relation(relation)
-        yield MemoryLedger(epsilon=epsilon, delta=delta, relation=checked)
+        yield MemoryLedger.of(budget)
         return
     fresh = not out.exists()
     if ledger_file is not None:
@@ -179,7 +166,7 @@ def _ledger(
     else:
         out.mkdir(parents=True, exist_ok=True)
         ledger = Ledger.open_or_create(
-            out / OWN, epsilon=epsilon, delta=delta, relation=check_relation(relation)
+            out / OWN, epsilon=budget.epsilon, delta=budget.delta, relation=budget.relation
         )
     try:
         yield ledger

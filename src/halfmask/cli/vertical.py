@@ -176,6 +176,7 @@ def simulate(
         "traffic": dict(simulation.traffic),
         "train_loss": simulation.train_loss,
         "test_loss": simulation.test_loss,
+        **{name: simulation.history[-1].get(name) for name in simulation.errors},
         "history": [dict(record) for record in simulation.history],
     }
     emit(data, _text(simulation, statements), as_json)
@@ -243,7 +244,6 @@ def _keep(
     from halfmask.vertical.part import Part, VerticalModel
 
     assert simulation.combination is not None
-    assert schema.label.classes is not None
     kind = getattr(config, "noise", "row")
     # Exact coefficients under noisy shares are outside the guarantee (docs/proofs/queries.md).
     covered = not (simulation.method == "admm" and kind in ("row", "column"))
@@ -273,6 +273,7 @@ def _keep(
             "costs": dict(simulation.costs),
             "settings": config_as_json(config),
         },
+        label_bounds=schema.label.bounds,
     ).save(out)
 
 
@@ -294,6 +295,8 @@ def _text(simulation: Simulation, statements: dict[str, dict[str, Any]]) -> obje
     lines = [f"train loss {simulation.train_loss:.4f} (not covered by the guarantee)"]
     if simulation.test_loss is not None:
         lines.append(f"test loss  {simulation.test_loss:.4f}")
+    for name in simulation.errors:
+        lines.append(f"{name.replace('_', ' ')} {simulation.history[-1][name]:.4f}")
     per_round = simulation.traffic
     lines.append(
         f"{per_round['messages_per_round']:g} messages and {per_round['bytes_per_round']:,.0f} "

@@ -81,8 +81,10 @@ def predict(
     else:
         score = _asked(run, model, ids, {"ca": ca, "cert": cert, "key": key}, host, port)
     columns = [pa.array(model.predicted(score).tolist())]
-    columns += [pa.array(each) for each in model.probabilities(score).T]
-    names = ["prediction", *(f"p_{name}" for name in model.classes)]
+    names = ["prediction"]
+    if model.classes is not None:
+        columns += [pa.array(each) for each in model.probabilities(score).T]
+        names += [f"p_{name}" for name in model.classes]
     unfinished = out.with_name(out.name + ".part")
     try:
         pyarrow.csv.write_csv(pa.table(columns, names=names), unfinished)

@@ -6,8 +6,7 @@ A folder of published files is passed, or named by HALFMASK_DATA.
 from halfmask.datasets.adult import load_adult, load_adult_files
 from halfmask.datasets.binary_tables import load_location30, load_purchase100
 from halfmask.datasets.files import Split
-from halfmask.datasets.gisette_rebuilt import load_gisette_rebuilt
-from halfmask.datasets.libsvm import load_a9a, load_gisette
+from halfmask.datasets.libsvm import load_a9a, load_gisette, load_gisette_rebuilt
 from halfmask.datasets.mnist import load_mnist
 from halfmask.datasets.people import load_people
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from halfmask.datasets import load_a9a
 from halfmask.experiments.results import Progress, result_row, silent
 from halfmask.experiments.vertical_figures import draw
 from halfmask.experiments.vertical_tuning import choose_rho, choose_step_size
-from halfmask.vertical.admm import AdmmConfig, DivergenceWarning
+from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, Update
 from halfmask.vertical.admm_party import ShareNoise
 from halfmask.vertical.fdml import FdmlConfig, FdmlNoise
 from halfmask.vertical.simulation import Simulation, simulate_admm, simulate_experts, simulate_fdml
@@ -116,7 +117,8 @@ def run(
         rows.append(result_row(name, "train_objective", [objective], rounds=ROUNDS))
 
     tell(0.4, "ADMM with noise")
-    noisy_rows, noisy = _noisy(task, rho.value, seed, min(draws, 5))
+    rhos: dict[Update, float] = {"sharing": rho.value, "as-written": written_rho.value}
+    noisy_rows, noisy = _noisy(task, rhos, seed, min(draws, 5))
     rows += noisy_rows
 
     for place, epsilon in enumerate(EXPERT_EPSILONS):
@@ -163,9 +165,12 @@ def rounds_to(simulation: Simulation, level: float) -> int | None:
 
 
 def _noisy(
-    task: Task, rho: float, seed: int, draws: int
+    task: Task, rhos: Mapping[Update, float], seed: int, draws: int
 ) -> tuple[list[dict[str, Any]], dict[str, tuple[Mapping[str, float], ...]]]:
-    """Eq. (8) at several levels (no ε), then row and column noise at a row-level ε of 8 and 1."""
+    """Eq. (8) at several levels (no ε), then row and column noise at a row-level ε of 8 and 1.
+
+    Eq. (8) is beside both updates, each at its own ρ.
+    """
     rows: list[dict[str, Any]] = []
     curves: dict[str, tuple[Mapping[str, float], ...]] = {}
 
@@ -182,16 +187,18 @@ def _noisy(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)
-        for std in AS_WRITTEN_STDS:
+        for std, (update, rho) in product(AS_WRITTEN_STDS, rhos.items()):
             noise = ShareNoise(kind="as-written", std=std)
-            config = AdmmConfig(rho=rho, rounds=ROUNDS)
+            config = AdmmConfig(rho=rho, rounds=ROUNDS, update=update)
             runs = [
                 simulate_admm(
                     task, config, strength=STRENGTH, noise=noise, budget=_budget(1.0, seed, d)
                 )
                 for d in range(draws)
             ]
-            add(f"admm-as-written-noise-{std:g}", runs, None, why="one share reveals the table")
+            name = f"admm-as-written-noise-{std:g}"
+            name += "" if update == "sharing" else "-and-update"
+            add(name, runs, None, why="one share reveals the table")
         for epsilon in (8.0, 1.0):
             config = AdmmConfig(rho=RHO, rounds=3)
             for kind, strength in (("row", 10.0), ("column", 1e4)):

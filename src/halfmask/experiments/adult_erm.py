@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from halfmask.accounting.budget import Budget
 from halfmask.datasets import load_adult, load_adult_files
 from halfmask.experiments.results import Progress, result_row, silent
 from halfmask.mechanisms.noise import noise_source
@@ -70,9 +71,7 @@ def run(
             for draw in range(draws):
                 model = train(
                     table,
-                    epsilon=epsilon,
-                    delta=delta,
-                    relation="replace",
+                    Budget(epsilon=epsilon, delta=delta),
                     method=method,
                     noise=noise_source(1000 * seed + draw),
                 )

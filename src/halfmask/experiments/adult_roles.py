@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from halfmask.accounting.budget import Budget
 from halfmask.datasets import load_adult
 from halfmask.experiments.adult_erm import accuracy, adult_tables, all_private
 from halfmask.experiments.results import Progress, result_row, silent
@@ -49,12 +50,7 @@ def run(
             for draw in range(draws):
                 noise = noise_source(1000 * seed + draw)
                 model = train(
-                    table,
-                    epsilon=epsilon,
-                    delta=delta,
-                    relation="replace",
-                    method="auto",
-                    noise=noise,
+                    table, Budget(epsilon=epsilon, delta=delta), method="auto", noise=noise
                 )
                 reached.append(accuracy(model, test))
             chosen[roles] = model.method

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.experiments.results import Progress, result_row, silent
 from halfmask.losses import in_ball
@@ -140,9 +141,7 @@ def _point(sweep: str, setting: dict[str, float], seed: int, draws: int) -> list
         ):
             model = train(
                 table,
-                epsilon=epsilon,
-                delta=DELTA,
-                relation="replace",
+                Budget(epsilon=epsilon, delta=DELTA),
                 method=method,
                 noise=noise_source(100_003 * seed + draw),
             )

@@ -1,10 +1,11 @@
 """Accuracy against epsilon where some columns and the label are public: Figure 1 of the paper.
 
-Four curves: a network without privacy, DP-SGD, Algorithm 1 as the paper has it (Gaussian padding,
+Five curves: a network without privacy, DP-SGD, DP-SGD at the paper's rate 1/16 and noise multiplier
+1.0 (as many steps as an epsilon allows), Algorithm 1 as the paper has it (Gaussian padding,
 clip norm 0.01, rate 1/16, momentum 0.9), and what `auto` chooses. The paper's padding is a map, so
 one draw serves all rows and steps; drawn afresh each time it does far worse.
 
-The two baselines are tuned for each epsilon by a climb over their settings, on rows held out from
+The baselines are tuned for each epsilon by a climb over their settings, on rows held out from
 the training rows; a climb ends where no neighbour on any axis does better, so that the best setting
 never lies on the edge of a grid. `auto` is not tuned. All of them read the same inputs, and none is
 scored on a test row before its settings are fixed.
@@ -13,13 +14,17 @@ scored on a test row before its settings are fixed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from halfmask.accounting.budget import Budget
+from halfmask.accounting.calibrate import most_steps
+from halfmask.errors import InputError
 from halfmask.experiments.results import Progress, result_row, silent
 from halfmask.forked import side_by_side
 from halfmask.mechanisms.noise import noise_source
@@ -36,6 +41,7 @@ DELTA = 1e-5
 NAMES = {
     "auto": "default (auto)",
     "dp-sgd": "DP-SGD, tuned",
+    "dp-sgd-paper": "DP-SGD, rate 1/16 and noise 1.0, tuned",
     "sgd": "Algorithm 1, Gaussian padding, tuned",
 }
 
@@ -45,7 +51,8 @@ class Baseline:
     """Options of `mlp` that stay, the setting a climb starts from, and the largest values of axes.
 
     Along an axis a value is doubled or halved, and the other that `against` names beside it goes
-    the other way, which keeps their product.
+    the other way, which keeps their product. With `noise` the noise multiplier is fixed, and the
+    steps are as many as an epsilon allows at the fixed rate: none, where not one step fits.
     """
 
     method: str
@@ -53,6 +60,20 @@ class Baseline:
     start: Settings
     longest: Settings = field(default_factory=dict)
     against: dict[str, str] = field(default_factory=dict)
+    noise: float | None = None
+
+    def at(self, epsilon: float) -> dict[str, Any] | None:
+        """The options that stay, at an epsilon; None where the noise is too small for it."""
+        if self.noise is None:
+            return self.fixed
+        steps = _steps(epsilon, self.fixed["rate"], self.noise)
+        return {**self.fixed, "steps": steps} if steps else None
+
+
+@cache
+def _steps(epsilon: float, rate: float, noise: float) -> int:
+    budget = Budget(epsilon=epsilon, delta=DELTA)
+    return most_steps(budget, rate=rate, noise_multiplier=noise)
 
 
 DP_SGD = Baseline(
@@ -61,6 +82,12 @@ DP_SGD = Baseline(
     start={"learning_rate": 0.25, "steps": 160, "rate": 0.5, "clip_norm": 1.0},
     longest={"rate": 1.0, "steps": 1280},
 )
+DP_SGD_OF_THE_PAPER = Baseline(
+    method="dp-sgd-paper",
+    fixed={"recipe": "dp-sgd", "rate": 1 / 16},
+    start={"learning_rate": 0.1, "clip_norm": 1.0},
+    noise=1.0,
+)
 ALGORITHM_1 = Baseline(
     method="sgd",
     fixed={"recipe": "algorithm-1", "padding": "gaussian-once", "clip_norm": 0.01, "rate": 1 / 16},
@@ -68,6 +95,24 @@ ALGORITHM_1 = Baseline(
     longest={"steps": 1280},
     # The private part moves the weights by their product.
     against={"alpha": "learning_rate"},
+)
+# For tables of more rows than Location-30, where a step takes longer.
+FEWER_AXES = (
+    replace(
+        DP_SGD,
+        fixed={"recipe": "dp-sgd", "rate": 1 / 8, "clip_norm": 1.0},
+        start={"learning_rate": 0.25, "steps": 160},
+    ),
+    replace(
+        DP_SGD_OF_THE_PAPER,
+        fixed={**DP_SGD_OF_THE_PAPER.fixed, "clip_norm": 1.0},
+        start={"learning_rate": 0.1},
+    ),
+    replace(
+        ALGORITHM_1,
+        fixed={**ALGORITHM_1.fixed, "steps": 160},
+        start={"alpha": 100.0, "learning_rate": 0.1},
+    ),
 )
 
 
@@ -84,7 +129,7 @@ class Figure:
     data: str
     setting: str
     tables: Tables
-    baselines: tuple[Baseline, ...] = (DP_SGD, ALGORITHM_1)
+    baselines: tuple[Baseline, ...] = (DP_SGD, DP_SGD_OF_THE_PAPER, ALGORITHM_1)
     epsilons: tuple[float, ...] = EPSILONS
     draws: int = 5
 
@@ -95,9 +140,7 @@ def accuracy(
     """Share of rows classified rightly under seeded noise, and the method that was chosen."""
     model = train(
         fit,
-        epsilon=epsilon,
-        delta=DELTA,
-        relation="replace",
+        Budget(epsilon=epsilon, delta=DELTA),
         method=method,
         noise=noise_source(seed),
         options=options,
@@ -145,10 +188,11 @@ def run_figure(
 ) -> dict[str, Any]:
     """All curves; every draw has other public columns and other noise."""
     tell = progress or silent
+    count = len(figure.baselines)
     chains = side_by_side(
         lambda baseline: _climbs(figure, baseline, seed),
         figure.baselines,
-        lambda done: tell(0.25 * done, f"tuned {done} of {len(figure.baselines)} baselines"),
+        lambda done: tell(0.5 * done / count, f"tuned {done} of {count} baselines"),
     )
     tuned = {b.method: best for b, (best, _) in zip(figure.baselines, chains, strict=True)}
     grids = {b.method: tried for b, (_, tried) in zip(figure.baselines, chains, strict=True)}
@@ -159,6 +203,12 @@ def run_figure(
         lambda done: tell(0.5 + 0.5 * done / len(seeds), f"draw {done} of {len(seeds)}"),
     )
     reached = {key: [draw.reached[key] for draw in drawn] for key in drawn[0].reached}
+    steps = {
+        f"{epsilon:g}": (b.at(epsilon) or {}).get("steps", 0)
+        for b in figure.baselines
+        if b.noise is not None
+        for epsilon in figure.epsilons
+    }
     chosen = {draw.chosen for draw in drawn}
     results = [
         result_row(
@@ -179,6 +229,7 @@ def run_figure(
         "chosen": sorted(chosen),
         "test_rows": drawn[0].test_rows,
         "fixed": {baseline.method: baseline.fixed for baseline in figure.baselines},
+        "steps_at_the_papers_noise": steps,
         "tuned": tuned,
         "tried": grids,
         "results": results,
@@ -205,7 +256,10 @@ def _one_draw(figure: Figure, number: int, tuned: dict[str, dict[str, Settings]]
             fit, test, epsilon=epsilon, seed=number, method="auto", options=options
         )
         for baseline in figure.baselines:
-            options = {"public_seed": number, **baseline.fixed}
+            fixed = baseline.at(epsilon)
+            if fixed is None:
+                continue
+            options = {"public_seed": number, **fixed}
             options |= tuned[baseline.method][f"{epsilon:g}"]
             reached[baseline.method, epsilon], _ = accuracy(
                 fit, test, epsilon=epsilon, seed=number, method="mlp", options=options
@@ -223,9 +277,14 @@ def _climbs(
     tuned: dict[str, Settings] = {}
     grids: dict[str, list[dict[str, Any]]] = {}
     for epsilon in figure.epsilons:
+        fixed = baseline.at(epsilon)
+        if fixed is None:
+            continue
 
-        def score(setting: Settings, epsilon: float = epsilon) -> float:
-            options = {"public_seed": number, **baseline.fixed, **setting}
+        def score(
+            setting: Settings, epsilon: float = epsilon, fixed: dict[str, Any] = fixed
+        ) -> float:
+            options = {"public_seed": number, **fixed, **setting}
             return accuracy(fit, held, epsilon=epsilon, seed=number, method="mlp", options=options)[
                 0
             ]
@@ -247,6 +306,15 @@ def without_privacy(fit: Table, test: Table, seed: int) -> float:
     assert fit.classes is not None
     network = trained(inputs.rows(fit), fit.label, len(fit.classes), seed=seed)
     return float(np.mean(network.predicted(inputs.rows(test)) == test.label))
+
+
+def check_rows(train_rows: int, rows: int, *, test_rows: int = 1) -> None:
+    """Refuse more training rows than leave `test_rows` to be scored."""
+    if train_rows + test_rows > rows:
+        raise InputError(
+            f"--rows {train_rows}: the data has {rows:,} rows, of which {test_rows:,} are needed "
+            f"for the test: pass at most {rows - test_rows}."
+        )
 
 
 def public_columns(columns: int, public: int, seed: int) -> set[int]:

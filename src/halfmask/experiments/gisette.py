@@ -9,7 +9,7 @@ hand, otherwise gisette-rebuilt, and every output says which.
 from __future__ import annotations
 
 import warnings
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from halfmask.experiments.a9a import RHO, RHOS, STRENGTH, baselines, test_loss
 from halfmask.experiments.results import Progress, result_row, silent
 from halfmask.experiments.vertical_figures import draw
 from halfmask.experiments.vertical_tuning import choose_rho, choose_step_size, decomposed
-from halfmask.vertical.admm import AdmmConfig, DivergenceWarning
+from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, Update
 from halfmask.vertical.admm_party import ShareNoise
 from halfmask.vertical.fdml import FdmlConfig
 from halfmask.vertical.simulation import Simulation, simulate_admm, simulate_experts, simulate_fdml
@@ -105,11 +105,13 @@ def run(
 
     tell(0.6, "ADMM with noise")
     noisy: dict[str, Any] = {}
-    for std in AS_WRITTEN_STDS:
+    updates: tuple[Update, ...] = ("sharing", "as-written")
+    for std, update in product(AS_WRITTEN_STDS, updates):
         noise = ShareNoise(kind="as-written", std=std)
-        config_10 = AdmmConfig(rho=rho.value, rounds=ADMM_ROUNDS)
+        config_10 = AdmmConfig(rho=rho.value, rounds=ADMM_ROUNDS, update=update)
         found = _repeated(whole, config_10, STRENGTH, noise, None, seed, draws)
         name = f"admm-as-written-noise-{std:g}"
+        name += "" if update == "sharing" else "-and-update"
         rows.append(result_row(name, "log_loss", [test_loss(run) for run in found]))
         noisy[f"{name}, no ε"] = found[0].history
     for place, epsilon in enumerate((8.0, 1.0)):

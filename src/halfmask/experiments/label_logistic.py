@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.experiments.results import Progress, result_row, silent
@@ -25,6 +26,7 @@ from halfmask.mechanisms.release import Releaser
 from halfmask.methods import bounds
 from halfmask.methods.fitted import LinearFit, linear_method
 from halfmask.methods.split import SplitRows
+from halfmask.settings import config_for
 from halfmask.table import Blocks, Table
 
 Floats = NDArray[np.float64]
@@ -94,10 +96,8 @@ def run(
                 releaser = Releaser(
                     MemoryLedger(epsilon=epsilon, delta=DELTA), noise_source(1000 * seed + draw)
                 )
-                options = options_of(method, setting, steps)
-                fit = linear_method(method)(
-                    problem, releaser, epsilon=epsilon, delta=DELTA, **options
-                )
+                config = config_for(method, options_of(method, setting, steps))
+                fit = linear_method(method)(problem, releaser, config)
                 excess = split.risk(_weights(fit)) - least
                 measured.setdefault((method, setting), []).append(excess)
     excess_rows: list[dict[str, Any]] = [
@@ -133,12 +133,60 @@ def run(
             method: {axis: _slope(measured, method, axis, each) for axis, each in series.items()}
             for method in methods
         },
+        "crossover": crossover(base, excess_rows, epsilon=epsilon, steps=steps),
         "above_bound": sum(row["mean"] > row["bound"] for row in excess_rows),
         "figure": None,
     }
     if out is not None:
         result["figure"] = str(_figure(result, series, out / "label-logistic.png"))
     return result
+
+
+def crossover(
+    base: Setting, excess: list[dict[str, Any]], *, epsilon: float, steps: int
+) -> dict[str, float | None]:
+    """From how many rows on Algorithm 1 has a lower excess risk than one label at a time.
+
+    `claimed` is F's √(d/K); `bounds` where the corrected bounds of both methods cross; `measured`
+    where the measured means do, None where they do not within the rows that were tried. Zero says
+    that sgd is lower from the fewest rows on.
+    """
+
+    def ratio(rows: int) -> float:
+        there = Setting(rows=rows, columns=base.columns, classes=base.classes)
+        sgd, span = (
+            excess_bound(method, there, epsilon=epsilon, steps=steps)
+            for method in ("sgd", "label-span")
+        )
+        return sgd / span
+
+    rows = {
+        method: sorted(
+            (row["rows"], row["mean"])
+            for row in excess
+            if row["method"] == method
+            and (row["columns"], row["classes"]) == (base.columns, base.classes)
+        )
+        for method in ("sgd", "label-span")
+    }
+    pairs = zip(rows["sgd"], rows["label-span"], strict=False)
+    gaps = [(math.log(n), math.log(one / other)) for (n, one), (_, other) in pairs]
+    return {
+        "claimed": math.sqrt(base.columns / base.classes),
+        "bounds": float(bounds.rows_for_error(ratio, 1.0)),
+        "measured": _first_below(gaps),
+    }
+
+
+def _first_below(gaps: list[tuple[float, float]]) -> float | None:
+    """Where a broken line over log rows falls below 0 for good; 0 where it never is above."""
+    above = [place for place, (_, gap) in enumerate(gaps) if gap > 0]
+    if not gaps or (above and above[-1] == len(gaps) - 1):
+        return None
+    if not above:
+        return 0.0
+    (low, high_gap), (high, low_gap) = gaps[above[-1]], gaps[above[-1] + 1]
+    return math.exp(low + (high - low) * high_gap / (high_gap - low_gap))
 
 
 def synthetic(setting: Setting, *, seed: int) -> Table:
@@ -240,11 +288,9 @@ def _descent_bound(method: str, setting: Setting, epsilon: float, steps: int) ->
 
     split = method == "sgd"
     noise = noise_multiplier(
-        epsilon=epsilon,
-        delta=DELTA,
+        Budget(epsilon=epsilon, delta=DELTA),
         rate=_RATE,
         steps=steps,
-        relation="replace",
         contribution="label" if split else "general",
     )
     clip = _ROW_NORM if split else _SLOPE * _ROW_NORM
@@ -294,6 +340,15 @@ def _slope(
     return float(np.polyfit(x, y, 1)[0])
 
 
+def _mark(axes: Any, found: dict[str, float | None]) -> None:
+    """Where sgd is said to pass label-span, and where it does."""
+    names = {"claimed": "√(d/K), claimed", "bounds": "bounds cross", "measured": "means cross"}
+    for (name, words), line in zip(names.items(), ("--", ":", "-"), strict=True):
+        at = found[name]
+        if at:
+            axes.axvline(at, color="grey", linestyle=line, linewidth=1, label=f"{words}: {at:.3g}")
+
+
 def _figure(result: dict[str, Any], series: dict[str, list[Setting]], path: Path) -> Path:
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
@@ -319,6 +374,8 @@ def _figure(result: dict[str, Any], series: dict[str, list[Setting]], path: Path
                 limits = [row["bound"] for row in points.values()]
                 axes.plot(list(points), means, color=colour, marker=marker, label=named)
                 axes.plot(list(points), limits, color=colour, linestyle=":", linewidth=1)
+            if axis == "rows":
+                _mark(axes, result["crossover"])
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.set_xticks([getattr(setting, axis) for setting in settings], minor=False)

@@ -19,6 +19,7 @@ from halfmask.experiments.feature_privacy import (
     Figure,
     Part,
     Tables,
+    check_rows,
     encoded,
     public_columns,
     run_figure,
@@ -53,15 +54,17 @@ def tables_of(rows: np.ndarray, labels: np.ndarray, *, train_rows: int = TRAIN_R
     return tables
 
 
-def figure_of(data: Path | None) -> Figure:
+def figure_of(data: Path | None, train_rows: int = TRAIN_ROWS) -> Figure:
     """The experiment on the published file."""
+    rows, labels = load_location30(data)
+    check_rows(train_rows, len(labels))
     return Figure(
         name="location30",
         title="Location-30, 74 of 446 columns and the label public",
         data="real",
-        setting=f"{TRAIN_ROWS} rows, {PUBLIC_COLUMNS} of {LOCATION_COLUMNS} columns and the label "
+        setting=f"{train_rows} rows, {PUBLIC_COLUMNS} of {LOCATION_COLUMNS} columns and the label "
         "public, replace; settings and constants were chosen on held-out training rows",
-        tables=tables_of(*load_location30(data)),
+        tables=tables_of(rows, labels, train_rows=train_rows),
     )
 
 
@@ -73,7 +76,8 @@ def run(
     seed: int = 0,
     draws: int = 5,
     epsilons: tuple[float, ...] = EPSILONS,
+    train_rows: int = TRAIN_ROWS,
 ) -> dict[str, Any]:
     """All curves of the figure."""
-    figure = replace(figure_of(data), draws=draws, epsilons=epsilons)
+    figure = replace(figure_of(data, train_rows), draws=draws, epsilons=epsilons)
     return run_figure(figure, out, progress, seed=seed)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from halfmask.accounting.budget import Budget
 from halfmask.datasets import load_mnist
 from halfmask.experiments.results import Progress, result_row, silent
 from halfmask.features import Chain, NeighbourGraph, PatchDictionary, PublicPCA, UnitRows
@@ -68,9 +69,7 @@ def run(
             tell(0.75 + 0.25 * done, f"epsilon {epsilon:g}, draw {draw + 1}")
             model = train(
                 table,
-                epsilon=epsilon,
-                delta=DELTA,
-                relation="replace",
+                Budget(epsilon=epsilon, delta=DELTA),
                 method="auto",
                 noise=noise_source(None if seed is None else 1000 * seed + 100 * place + draw),
                 options={"feature_map": UnitRows()},

@@ -6,7 +6,6 @@ numbers from 0 to 255.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,12 @@ import numpy as np
 
 from halfmask.datasets import load_mnist
 from halfmask.experiments.feature_privacy import (
-    ALGORITHM_1,
-    DP_SGD,
     EPSILONS,
+    FEWER_AXES,
     Figure,
     Part,
     Tables,
+    check_rows,
     encoded,
     public_columns,
     run_figure,
@@ -82,6 +81,7 @@ def run(
 ) -> dict[str, Any]:
     """All curves of the figure."""
     split = load_mnist(data)
+    check_rows(train_rows, len(split.y_train), test_rows=0)
     figure = Figure(
         name="mnist-pixels",
         title="MNIST, a sixth of the pixels and the digit public",
@@ -92,19 +92,7 @@ def run(
             (split.x_train[:train_rows], split.y_train[:train_rows]),
             (split.x_test[:test_rows], split.y_test[:test_rows]),
         ),
-        baselines=(
-            # Fewer axes than on Location-30: a step over more rows takes longer.
-            replace(
-                DP_SGD,
-                fixed={"recipe": "dp-sgd", "rate": 1 / 8, "clip_norm": 1.0},
-                start={"learning_rate": 0.25, "steps": 160},
-            ),
-            replace(
-                ALGORITHM_1,
-                fixed={**ALGORITHM_1.fixed, "steps": 160},
-                start={"alpha": 100.0, "learning_rate": 0.1},
-            ),
-        ),
+        baselines=FEWER_AXES,
         draws=draws,
         epsilons=epsilons,
     )

@@ -7,7 +7,6 @@ here some of them are used unless more are asked for.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,12 @@ from halfmask.datasets.binary_tables import (
 from halfmask.datasets.files import data_dir, find_file
 from halfmask.errors import DataError
 from halfmask.experiments.feature_privacy import (
-    ALGORITHM_1,
-    DP_SGD,
     EPSILONS,
+    FEWER_AXES,
     Figure,
     Part,
     Tables,
+    check_rows,
     encoded,
     public_columns,
     run_figure,
@@ -86,6 +85,7 @@ def run(
 ) -> dict[str, Any]:
     """All curves of the figure."""
     rows, labels, source = load(data, train_rows + test_rows)
+    check_rows(train_rows, len(labels), test_rows=test_rows)
     figure = Figure(
         name="purchase100",
         title="Purchase100, 100 of 600 columns and the label public",
@@ -93,19 +93,7 @@ def run(
         setting=f"{train_rows} of 197,324 training rows, {PUBLIC_COLUMNS} of {PURCHASE_COLUMNS} "
         "columns and the label public, replace",
         tables=tables_of(rows, labels, train_rows, test_rows),
-        baselines=(
-            # Fewer axes than on Location-30: a step over more rows takes longer.
-            replace(
-                DP_SGD,
-                fixed={"recipe": "dp-sgd", "rate": 1 / 8, "clip_norm": 1.0},
-                start={"learning_rate": 0.25, "steps": 160},
-            ),
-            replace(
-                ALGORITHM_1,
-                fixed={**ALGORITHM_1.fixed, "steps": 160},
-                start={"alpha": 100.0, "learning_rate": 0.1},
-            ),
-        ),
+        baselines=FEWER_AXES,
         draws=draws,
         epsilons=epsilons,
     )

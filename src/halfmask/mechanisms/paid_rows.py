@@ -13,7 +13,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from halfmask.accounting.events import GaussianEvent
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import noise_grid
 from halfmask.mechanisms.release import Releaser, Sensitivity, widened_std
@@ -55,11 +54,7 @@ class PaidRows:
         if count < 1:
             raise InputError(f"Expected count >= 1 releases of each row, got {count}.")
         noise_grid(noise_std)  # refuses noise that cannot be drawn before anything is charged
-        event = GaussianEvent(
-            replace=sensitivity.replace / noise_std,
-            withhold=sensitivity.withhold / noise_std,
-            count=count,
-        )
+        event = sensitivity.event(noise_std, count=count)
         releaser.open(event, what)
         self._releaser, self._event = releaser, event
         self._sensitivity, self._noise_std = sensitivity, noise_std

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import Event, GaussianEvent, RandomizedResponseEvent
 from halfmask.accounting.relations import Relation
 from halfmask.errors import AccountingError, HalfmaskError, InputError, MachineLostError
@@ -37,8 +38,12 @@ Floats = NDArray[np.float64]
 SUM_RESERVE = 2.0**-20
 
 
-class Budget(Protocol):
+class Book(Protocol):
     """What a release needs of a ledger."""
+
+    @property
+    def budget(self) -> Budget:
+        """All that may be charged, and under which relation."""
 
     @property
     def relation(self) -> Relation:
@@ -91,6 +96,12 @@ class Sensitivity:
         """The number that belongs to `relation`."""
         return self.replace if relation == "replace" else self.withhold
 
+    def event(self, noise_std: float, *, count: int = 1) -> GaussianEvent:
+        """What `count` releases with that noise cost."""
+        return GaussianEvent(
+            replace=self.replace / noise_std, withhold=self.withhold / noise_std, count=count
+        )
+
     def scaled(self, factor: float) -> Sensitivity:
         """The sensitivity of the statistic multiplied by `factor` > 0."""
         return Sensitivity(replace=factor * self.replace, withhold=factor * self.withhold)
@@ -103,8 +114,11 @@ INTERRUPTED = (
 
 
 class Releaser:
-    """Couples a budget with a source of noise; remembers, as pure data, what was released.
+    """Couples a ledger with a source of noise; remembers, as pure data, what was released.
 
+    `budget` is what a method may spend by it: all that the ledger was made for, or less where a
+    data set's ledger is to serve others too. It is what methods calibrate to; that no more is spent
+    is up to the ledger.
     With `whole_plan`, as in every training, all that is opened before the first release is one
     plan: it is charged as one entry at that release, or refused as a whole and costs nothing.
     Nothing can be opened afterwards. Without it each thing is charged when it is opened.
@@ -121,14 +135,19 @@ class Releaser:
 
     def __init__(
         self,
-        budget: Budget,
+        book: Book,
         noise: NoiseSource,
         *,
+        budget: Budget | None = None,
         whole_plan: bool = False,
         run: str = "",
         interrupted: Interrupted | None = None,
     ) -> None:
-        self._budget = budget
+        if budget is not None and budget.relation != book.relation:
+            raise AccountingError(
+                f"The ledger is kept under {book.relation!r}, the budget under {budget.relation!r}."
+            )
+        self._book, self._budget = book, budget
         self.noise = noise
         self.whole_plan = whole_plan
         self._run, self._interrupted = run, interrupted
@@ -139,9 +158,14 @@ class Releaser:
         self._charge: int | None = None
 
     @property
+    def budget(self) -> Budget:
+        """What a method may spend."""
+        return self._book.budget if self._budget is None else self._budget
+
+    @property
     def relation(self) -> Relation:
         """The relation under which the budget is kept."""
-        return self._budget.relation
+        return self._book.relation
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -191,7 +215,7 @@ class Releaser:
     def _check_room(self, events: Sequence[Event]) -> None:
         """Refuse a plan before work is put into it; what counts is the charge."""
         if self.goes_on(events) is None:
-            self._budget.check_room(events)
+            self._book.check_room(events)
 
     def _pay(self, events: Sequence[Event], what: str) -> None:
         before = self.goes_on(events)
@@ -200,11 +224,11 @@ class Releaser:
             return
         seeded = not self.noise.secure
         if self._in_parts:
-            self._charge = self._budget.charge(events, what, seeded=seeded, run=self._run)
+            self._charge = self._book.charge(events, what, seeded=seeded, run=self._run)
         elif seeded:
-            self._budget.charge(events, what, seeded=True)
+            self._book.charge(events, what, seeded=True)
         else:
-            self._budget.charge(events, what)
+            self._book.charge(events, what)
 
     def goes_on(self, events: Sequence[Event]) -> Interrupted | None:
         """The interrupted run, if this is its plan."""
@@ -217,7 +241,7 @@ class Releaser:
         """Record durably that a part of the plan is about to be released."""
         self.pay()
         assert self._charge is not None
-        self._budget.begin_part(self._charge, [event], what)
+        self._book.begin_part(self._charge, [event], what)
 
     def gaussian(
         self, value: Floats, *, sensitivity: Sensitivity, noise_std: float, what: str
@@ -244,11 +268,7 @@ class Releaser:
         if count < 1:
             raise InputError(f"Expected count >= 1 releases, got {count}.")
         noise_grid(noise_std)  # refuses noise that cannot be drawn before anything is charged
-        event = GaussianEvent(
-            replace=sensitivity.replace / noise_std,
-            withhold=sensitivity.withhold / noise_std,
-            count=count,
-        )
+        event = sensitivity.event(noise_std, count=count)
         if left is None:
             self.open(event, what)
         return GaussianSeries(
@@ -348,9 +368,15 @@ class SharedReleaser(Releaser):
     """
 
     def __init__(
-        self, budget: Budget, noise: NoiseSource, machines: Machines, *, whole_plan: bool = False
+        self,
+        book: Book,
+        noise: NoiseSource,
+        machines: Machines,
+        *,
+        budget: Budget | None = None,
+        whole_plan: bool = False,
     ) -> None:
-        super().__init__(budget, noise, whole_plan=whole_plan)
+        super().__init__(book, noise, budget=budget, whole_plan=whole_plan)
         self._machines = self.shards = machines
         self.notes = (
             f"Rows were spread over {machines.count} machines that trust each other: the first one "
@@ -385,12 +411,12 @@ class SharedReleaser(Releaser):
 
 
 Door = Callable[..., Releaser]
-"""Makes a releaser of a budget: tests and audits have their own."""
+"""Makes a releaser of a ledger: tests and audits have their own."""
 
 
-def system_door(budget: Budget, **how: Any) -> Releaser:
+def system_door(book: Book, **how: Any) -> Releaser:
     """The door with noise of the operating system."""
-    return Releaser(budget, noise_source(), **how)
+    return Releaser(book, noise_source(), **how)
 
 
 def _counted(words: Iterable[str]) -> list[str]:

@@ -3,9 +3,10 @@
 A score is a sum of one number per column and level. With a public label a free model of the public
 columns comes first, out of fold; with a private one a single release fits them. Then private
 columns: noisy counts of their levels, one noisy gradient that tells what each column is worth, a
-noisy descent, and a last release by which the result is held against the base rate or the free
-model and shrunk towards it as far as noise may have made it. The plan (shares of μ², steps) follows
-from public facts and is fixed before the first release. Guarantee: docs/proofs/additive.md.
+noisy descent, pairs of columns where noise lets them be heard, and a last release by which the
+result is held against the base rate or the free model and shrunk towards it as far as noise may
+have made it. The plan (shares of μ², steps) follows from public facts and is fixed before the first
+release. Guarantee: docs/proofs/additive.md.
 """
 
 from __future__ import annotations
@@ -13,30 +14,32 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_expit, logit
+from scipy.special import expit, log_expit, logit, ndtri
 
-from halfmask.accounting.budget import Budget
 from halfmask.accounting.relations import Relation
-from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import ALONE, Shards, own_place, total_of
 from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, bounded_weight
+from halfmask.methods.additive_pairs import (
+    RELEASES,
+    PairSearch,
+    PairsPart,
+    PairWeights,
+    pair_count,
+)
 from halfmask.methods.code_sums import BLOCK, CodeSums
 from halfmask.methods.covered import covered_classes, covered_numbers
 from halfmask.methods.free_model import FreeModel, cross_fitted
 from halfmask.methods.level_facts import described_levels, share_by_level
-from halfmask.methods.public_model import PublicModel, cross_fitted_public, level_values, unfitted
-from halfmask.methods.public_sums import LOOKS, fit_public_sums
+from halfmask.methods.public_model import PublicModel, cross_fitted_public, level_values
+from halfmask.methods.public_sums import fit_public_sums
 from halfmask.methods.smooth_codes import LevelFeatures, level_features
 from halfmask.table import CodedColumn, Table, Task
 from halfmask.units import unit_weights
-
-if TYPE_CHECKING:
-    from halfmask.methods.additive_classes import ClassesFit
 
 Floats = NDArray[np.float64]
 
@@ -52,6 +55,13 @@ _NORMAL = 0.2
 _STEEPEST = 1.5
 # By how much a released base rate, or a free model, may typically be off.
 _SHIFT = 0.15
+# Pairs are looked for where μ·rows over the root of their number is at least this, and they are no
+# more than so many; then finding them and learning them get these parts of what remains.
+_PAIRS_FROM, _MOST_PAIRS = 6000.0, 2000
+_FINDING, _PAIRS = 0.06, 0.14
+# Releases of public sums, and the μ²·rows per public column from which one is enough: noise is then
+# a tenth of what sampling leaves in some ten directions a column.
+LOOKS, _QUIET = 3, 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +84,12 @@ class AdditivePlan:
     counts: float = 0.0
     worth: float = 0.0
     descent: float = 0.0
+    pairs: float = 0.0
+    pair_descent: float = 0.0
     comparison: float = 0.0
     covered: float = 0.0
     steps: int = STEPS
+    looks: int = 1
 
     @classmethod
     def of(
@@ -88,13 +101,18 @@ class AdditivePlan:
         label_private: bool,
         number: bool,
         mu: float,
+        several: bool = False,
     ) -> AdditivePlan:
         """The plan for a table of `rows` rows under `mu`.
 
         The base rate alone costs a model (1/(μ·rows))² over its share, in parts of what can be
         explained: its share keeps that below about 0.002. Where it would take more than 0.4, noise
         is louder than anything columns could add, and the base rate is all that is released. The
-        comparison's share makes the slope of the score known to about a quarter.
+        comparison's share makes the slope of the score known to about a quarter. Public sums are
+        released several times where noise is louder than sampling: the first finds which columns
+        tell, the next ones listen to those. Pairs of columns are for two classes and numbers
+        (`several` classes have none), and only where the noise in a gradient by all pairs is small
+        beside what a weak one of them moves it by.
         """
         strength = (mu * rows) ** 2
         base = min(max(8000 / strength, 0.02), 1.0) if label_private else 0.0
@@ -105,18 +123,27 @@ class AdditivePlan:
         spread = 0.05 if number and label_private else 0.0
         covered = 0.02
         rest = 1 - base - comparison - spread - covered
+        count = pair_count(private_columns, public_columns, label_private=label_private)
+        heard = 0 < count <= _MOST_PAIRS and mu * rows >= _PAIRS_FROM * math.sqrt(count)
+        pairs, pair_descent = (0.0, 0.0)
+        if heard and not several:
+            pairs, pair_descent = _FINDING * rest, _PAIRS * rest
+            rest = rest - pairs - pair_descent
         public = 0.0
         if label_private and public_columns:
             share = public_columns / (public_columns + private_columns)
             public = rest * (min(max(share, 0.15), 0.6) if private_columns else 1.0)
         rest = rest - public if private_columns else 0.0
         return cls(
+            looks=LOOKS if mu**2 * rows < _QUIET * public_columns else 1,
             base=base,
             spread=spread,
             public=public,
             counts=0.06 * rest,
             worth=0.12 * rest,
             descent=0.82 * rest,
+            pairs=pairs,
+            pair_descent=pair_descent,
             comparison=comparison,
             covered=covered,
         )
@@ -132,15 +159,18 @@ class AdditivePlan:
             "counts": f"counts of the levels of {private_columns} private columns",
             "worth": "a gradient by all private columns",
             "descent": "noisy gradients by all private columns",
+            "pairs": "a gradient by all pairs of columns",
+            "pair_descent": "counts and noisy gradients of a few pairs of columns",
             "comparison": "a comparison with a simpler model",
             "covered": covered,
         }
+        releases = {"public": self.looks, "descent": self.steps, "pair_descent": RELEASES}
         return tuple(
             PlannedStage(
                 name=name,
                 what=what,
                 share=getattr(self, name),
-                releases={"descent": self.steps, "public": LOOKS}.get(name, 1),
+                releases=releases.get(name, 1),
             )
             for name, what in whats.items()
             if getattr(self, name) > 0
@@ -196,9 +226,10 @@ def _notes(table: Table, public_model: Any, given: Floats | None) -> Iterator[st
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdditiveFit:
-    """score = intercept + offset_scale · offset + Σ weights[column][level] + bend(offset).
+    """score = intercept + offset_scale · offset + Σ weights[column][level] + bend(offset) + pairs.
 
-    The offset is a free model's score, or offset_start + Σ offset_weights[column][level].
+    The offset is a free model's score, or offset_start + Σ offset_weights[column][level]; `pairs`
+    are looked up by two levels.
     """
 
     weights: tuple[Floats, ...]
@@ -211,12 +242,15 @@ class AdditiveFit:
     log_chance: bool = False  # the offset is the log of the free model's chance, not its score
     bend_edges: Floats = field(default_factory=lambda: np.zeros(0))
     bend: Floats = field(default_factory=lambda: np.zeros(0))
+    pairs: tuple[PairWeights, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def scores(self, columns: Sequence[CodedColumn]) -> Floats:
         """The score of each row."""
         found = CodeSums(columns).scores(self.weights) + self.intercept
+        for pair in self.pairs:
+            found += pair.scores(columns)
         offset = self.offset(columns)
         if offset is not None:
             found = found + self.offset_scale * offset
@@ -242,48 +276,19 @@ def _counted(codes: NDArray[np.integer[Any]], weights: Floats, levels: int) -> F
     return np.asarray(np.bincount(codes, weights, levels), dtype=np.float64)
 
 
-def fit_additive(
-    table: Table,
-    releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    public_model: Any = None,
-    sample_weight: Floats | None = None,
-) -> AdditiveFit | ClassesFit:
-    """Fit under (epsilon, delta). Guarantee: docs/proofs/additive.md.
+def comparison_moves(
+    short: float, long: float, *, number: bool
+) -> tuple[Floats, tuple[float, float]]:
+    """Units of the comparison's sums, and how far a row moves them in these (replace, withhold).
 
-    `public_model` takes the place of the free model (see `public_model.cross_fitted_public`).
-    `sample_weight` are public weights of the rows, not negative, of which the largest counts as 1.
+    A unit is the largest change of a sum over the root of its share; the shares add up to 1. A
+    withheld row moves a sum of both signs by half of its unit.
     """
-    if not table.coded:
-        raise InputError("Method 'additive' needs a schema: a bare array has no levels.")
-    if not (table.label_private or any(column.private for column in table.coded)):
-        raise InputError("Nothing is private: any ordinary method serves better.")
-    if releaser.shards.count > 1 and sample_weight is not None:
-        raise InputError("Method 'additive' takes no sample_weight on several machines.")
-    if releaser.shards.count > 1 and table.classes is not None and len(table.classes) > 2:
-        raise InputError("For three classes and more, 'additive' needs all rows on one machine.")
-    if public_model is not None:
-        _check_public_model(table, public_model)
-    budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
-    if table.classes is not None and len(table.classes) > 2:
-        from halfmask.methods.additive_classes import ClassesRun
-
-        return ClassesRun(table, releaser, budget.mu, public_model, sample_weight).run()
-    return AdditiveRun(table, releaser, budget.mu, public_model, sample_weight).run()
-
-
-def _check_public_model(table: Table, public_model: Any) -> None:
-    """Refuse what could not be free, before anything is charged."""
-    if table.label_private:
-        raise InputError(
-            "public_model needs a public label: with a private one, what it learnt from the label "
-            "would have to be paid for."
-        )
-    if all(column.private for column in table.coded):
-        raise InputError("public_model needs a public column: all of them are private.")
-    unfitted(public_model, table.task)
+    longest, most = (_ERROR, 1.0) if number else (0.5, 0.25)
+    units = np.array([2 * longest, 2 * longest * short, 2 * long, long**2])
+    units = np.append(units, most * np.array([1, 2 * short, 2 * long, short * long]))
+    halves = np.array([0.5, 0.5, 0.5, 1.0, 1.0, 0.5, 0.5, 1.0])
+    return units / np.sqrt(_COMPARISON), (1.0, math.sqrt(float(_COMPARISON @ halves**2)))
 
 
 class AdditiveRun:
@@ -307,6 +312,7 @@ class AdditiveRun:
         self._mu = mu
         self._noise: dict[int, Floats] = {}
         self._shares: dict[int, Floats] = {}
+        self._features: dict[int, LevelFeatures] = {}
         self._set_target(table)
         self._weights, self._most, self._n = row_weights(
             table, releaser.relation, mu, sample_weight, releaser.shards
@@ -318,6 +324,7 @@ class AdditiveRun:
             label_private=table.label_private,
             number=self._number,
             mu=mu,
+            several=len(table.classes or ()) > 2,
         )
         stages = self.plan.stages(private_columns=len(self._private), number=self._number)
         self._open(releaser, stages)
@@ -356,6 +363,8 @@ class AdditiveRun:
         self._counts_stage = opened.get("counts")
         self._worth_stage = opened.get("worth")
         self._descent_stage = opened.get("descent")
+        self._pairs_stage = opened.get("pairs")
+        self._pair_descent_stage = opened.get("pair_descent")
         self._comparison_stage = opened.get("comparison")
         self._covered_stage = opened.get("covered")
 
@@ -399,6 +408,11 @@ class AdditiveRun:
                 weights[place] = weight
             bend = placed[len(self._private)][:-1] if len(stage) > len(self._private) else bend
             spread = math.hypot(spread, unit * part.spread)
+        paired = self._paired(scores, base, unit, spread)
+        if paired.pairs:
+            scores = scores + unit * paired.scores(self._columns)
+            added += unit * paired.intercept
+            spread = math.hypot(spread, unit * paired.spread)
         shift, slope = self._compared(base, scores - base, unit, spread)
         self._cover(base + shift + slope * (scores - base), base, unit, slope * spread)
         return self._fit(
@@ -412,6 +426,7 @@ class AdditiveRun:
             offset_scale=slope if offset_weights is not None else 0.0,
             bend_edges=bend_edges,
             bend=slope * bend,
+            pairs=[pair.scaled(slope * unit) for pair in paired.pairs],
         )
 
     def _beside_free_model(self) -> AdditiveFit:
@@ -431,8 +446,13 @@ class AdditiveRun:
         part = self._descend(stage, offset, unit, base, known)
         placed = [unit * table for table in part.by_level()]
         extra = CodeSums(stage).scores(placed) + unit * part.intercept
-        shift, slope = self._compared(offset, extra, unit, unit * part.spread)
-        spread = math.hypot(float(np.std(known)), part.spread)
+        added, own, middle = part.intercept, part.spread, float(np.mean(known))
+        paired = self._paired(offset + extra, middle, unit, math.hypot(float(np.std(known)), own))
+        if paired.pairs:
+            extra = extra + unit * paired.scores(self._columns)
+            added, own = added + paired.intercept, math.hypot(own, paired.spread)
+        shift, slope = self._compared(offset, extra, unit, unit * own)
+        spread = math.hypot(float(np.std(known)), own)
         self._cover(offset + shift + slope * extra, base, unit, spread)
         weights = [np.zeros(column.levels) for column in self._columns]
         for place, weight in zip(self._private, placed, strict=False):
@@ -440,13 +460,14 @@ class AdditiveRun:
         bend = slope * placed[-1][:-1] if len(stage) > len(self._private) else np.zeros(0)
         return self._fit(
             base,
-            intercept=shift + slope * unit * part.intercept + (0.0 if places else base),
+            intercept=shift + slope * unit * added + (0.0 if places else base),
             weights=weights,
             free=free,
             free_columns=places,
             offset_scale=1.0 if places else 0.0,
             bend_edges=bend_edges,
             bend=bend,
+            pairs=[pair.scaled(slope * unit) for pair in paired.pairs],
         )
 
     def _free_model(
@@ -496,6 +517,7 @@ class AdditiveRun:
         bend_edges: Floats | None = None,
         free: FreeModel | PublicModel | None = None,
         free_columns: tuple[int, ...] = (),
+        pairs: Sequence[PairWeights] = (),
     ) -> AdditiveFit:
         """Everything in the label's own units."""
         half = self._half
@@ -512,6 +534,7 @@ class AdditiveRun:
             free_columns=free_columns,
             bend_edges=np.zeros(0) if bend_edges is None or bend is None else bend_edges,
             bend=np.zeros(0) if bend is None else half * bend,
+            pairs=tuple(pair.scaled(half) for pair in pairs),
             details=self.details,
             notes=self._notes,
         )
@@ -644,14 +667,14 @@ class AdditiveRun:
         return [
             level_features(column, released[place], noise, self._n)
             if column.private
-            else level_features(
-                column,
-                self._shards.sum(_counted(column.codes, self._weights, column.levels)),
-                0.0,
-                self._n,
-            )
+            else self._known_features(column)
             for place, column in enumerate(stage)
         ]
+
+    def _known_features(self, column: CodedColumn) -> LevelFeatures:
+        """Level features of a public column."""
+        counts = self._shards.sum(_counted(column.codes, self._weights, column.levels))
+        return level_features(column, counts, 0.0, self._n)
 
     def _descend(
         self,
@@ -686,7 +709,40 @@ class AdditiveRun:
         ).run()
         for place, feature in zip(self._private, part.features, strict=False):
             self._shares[place] = share_by_level(feature)
+        self._features |= dict(zip(self._private, features, strict=False))
         return part
+
+    # --- pairs of columns
+
+    def _paired(self, scores: Floats, middle: float, unit: float, spread: float) -> PairsPart:
+        """What pairs of columns add to the rows' scores, in units of `unit`.
+
+        `middle` and `spread` are those of the scores as far as releases and public values tell.
+        """
+        if self._pairs_stage is None or self._pair_descent_stage is None:
+            return PairsPart(pairs=(), intercept=0.0, spread=0.0)
+        for place in self._public:
+            self._features[place] = self._known_features(self._columns[place])
+        nodes = ndtri((np.arange(40) + 0.5) / 40)
+        found = PairSearch(
+            columns=self._columns,
+            features=[self._features[place] for place in range(len(self._columns))],
+            scores=scores / unit if self._number else scores,
+            target=self._target / unit if self._number else self._target,
+            labelled=self._labelled,
+            weights=self._weights,
+            rows=self._n,
+            known=middle + spread * nodes,
+            number=self._number,
+            label_private=self._label_private,
+            finding=self._pairs_stage,
+            descent=self._pair_descent_stage,
+        ).run()
+        self.details["pairs"] = [
+            [self._columns[pair.first].name, self._columns[pair.second].name]
+            for pair in found.pairs
+        ]
+        return found
 
     # --- comparison and covered scores
 
@@ -703,17 +759,12 @@ class AdditiveRun:
         # Short scores multiply errors, which makes noise small; long ones measure curvature.
         short = min(max(spread / unit, 0.1), 2.0)
         long = 3 * short
-        longest, most = (_ERROR, 1.0) if self._number else (0.5, 0.25)
         sums = np.zeros(8)
         for start in range(0, len(extra), BLOCK):
             rows = slice(start, start + BLOCK)
             known = offset[rows] if isinstance(offset, np.ndarray) else offset
             sums += self._errors(known, extra[rows], unit, short, long, rows)
-        # Each in units of its largest change; the shares add up to 1.
-        units = np.array([2 * longest, 2 * longest * short, 2 * long, long**2])
-        units = np.append(units, most * np.array([1, 2 * short, 2 * long, short * long]))
-        units = units / np.sqrt(_COMPARISON)
-        moves = (1.0, 1.0)
+        units, moves = comparison_moves(short, long, number=self._number)
         noisy = self._comparison_stage.release(sums / units, moves) * units
         noise = self._comparison_stage.noise(moves) * units
         mean = float(np.clip(noisy[2] / self._n, -long, long))

@@ -61,6 +61,14 @@ def class_moves(classes: int, radius: float, diameter: float, *, label_private: 
     return max(math.sqrt(apart) * radius, longest * diameter), longest * radius
 
 
+def comparison_class_moves(classes: int, short: float, long: float) -> tuple[Floats, Moves]:
+    """Units of the comparison's sums, and a row's moves in these: see `comparison_moves`."""
+    apart, alone = class_moves(classes, 1.0, 0.0, label_private=True)
+    units = np.array([apart, 2 * longest_slope(classes) * short, 0.5 * short * long])
+    parts = np.array([alone / apart, 0.5, 1.0])
+    return units / np.sqrt(_COMPARISON), (1.0, math.sqrt(float(_COMPARISON @ parts**2)))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassesFit:
     """One additive score per class."""
@@ -138,16 +146,16 @@ class ClassesDescent(Descent):
         return slopes
 
     def _curvature(self, low: float, high: float) -> Any:
-        if self._offset is None:
+        if self._known is None:
             return _bend(softmax(self._start))
         total = np.zeros(self._classes)
-        for start in range(0, self._offset.shape[1], BLOCK):
-            chances = softmax(self._offset[:, start : start + BLOCK], axis=0)
+        for start in range(0, self._known.shape[1], BLOCK):
+            chances = softmax(self._known[:, start : start + BLOCK], axis=0)
             total += _bend(chances).sum(axis=1)
-        return total / self._offset.shape[1]
+        return total / self._known.shape[1]
 
     def _bent(self, effects: Sequence[Floats], low: float, high: float) -> list[Floats]:
-        known = self._start if self._offset is None else np.mean(self._offset, axis=1)
+        known = self._start if self._known is None else np.mean(self._known, axis=1)
         found = []
         for f, effect in zip(self._features, effects, strict=True):
             centred = effect - (effect @ f.share)[:, None]
@@ -199,13 +207,16 @@ class ClassesRun(AdditiveRun):
             return self._fit_of(shares, [self._empty(float(b)) for b in base], within)
         self._target = self._pool[self._class]
         outputs = [self._empty(0.0) for _ in base]
+        # What public columns tell each row; and the rows of all machines.
         offset: Floats | None = None
+        everyone: Floats | None = None
         if self._public and self._label_private:
             placed, starts = self._class_sums(base)
             weights = [np.zeros((column.levels, pools)) for column in self._columns]
             for place, weight in zip(self._public, placed, strict=True):
                 weights[place] = weight
             offset = self._scores(self._columns, weights) + starts[:, None]
+            everyone = self._shards.gather(offset.T).T
             outputs = [
                 replace(
                     output,
@@ -216,24 +227,26 @@ class ClassesRun(AdditiveRun):
                 for k, output in enumerate(outputs)
             ]
         elif self._public:
-            offset, outputs = self._free_models(outputs)
+            everyone, outputs = self._free_models(outputs)
+            offset = everyone[:, self._here]
         known = base[:, None] if offset is None else offset
         extra, variance = np.zeros((pools, 1)), np.zeros(pools)
         added, private = np.zeros(pools), [np.zeros((0, pools))] * 0
         if self._private:
             stage = [self._columns[place] for place in self._private]
-            part = self._descend_classes(stage, offset, base)
+            part = self._descend_classes(stage, offset, everyone, base)
             private = part.by_level()
             # Without an offset the intercepts hold the base rates.
             added = part.intercept - (base if offset is None else 0.0)
             extra = self._scores(stage, private) + added[:, None]
             variance = part.variance
-        if self._label_private and offset is not None:
+        if self._label_private and offset is not None and everyone is not None:
             # The whole score is held against the base rates.
             extra = extra + offset - base[:, None]
-            variance = variance + offset.var(axis=1)
-            known = base[:, None]
-        shifts, slope = self._compared_classes(known, extra, variance)
+            variance = variance + everyone.var(axis=1)
+            known, everyone = base[:, None], None
+        bends = self._typical_bends(base[:, None] if everyone is None else everyone)
+        shifts, slope = self._compared_classes(known, extra, variance, bends)
         self._cover_classes(known + shifts[:, None] + slope * extra, within)
         held = self._label_private and offset is not None
         for k, output in enumerate(outputs):
@@ -268,6 +281,8 @@ class ClassesRun(AdditiveRun):
             self._unclear = _UNCLEAR * self._base_stage.noise(moves)
             # No class is rarer than noise allows to tell.
             counts = np.maximum(counts, self._unclear / _UNCLEAR)
+        else:
+            counts = self._shards.sum(counts)
         counts = np.maximum(counts, 0.5)
         shares: Floats = counts / counts.sum()
         return shares
@@ -315,14 +330,19 @@ class ClassesRun(AdditiveRun):
             weights=self._weights,
             stage=self._public_stage,
             start=base,
+            shards=self._shards,
         )
 
     def _free_models(self, outputs: Sequence[AdditiveFit]) -> tuple[Floats, list[AdditiveFit]]:
-        """A free model for each learnt class against the rest; scores are logs of their chances."""
+        """A free model for each learnt class against the rest; scores are logs of their chances,
+        those of the rows of all machines.
+        """
         places, scores, found = tuple(self._public), [], []
+        weights = self._shards.gather(self._weights)
+        target = self._shards.gather(self._target.astype(np.float64))
         for k, output in enumerate(outputs):
-            one = (self._target == k).astype(np.float64)
-            own, free = self._free_model(places, one, self._weights, outputs=len(outputs))
+            one = (target == k).astype(np.float64)
+            own, free = self._free_model(places, one, weights, outputs=len(outputs))
             scores.append(log_expit(own))
             found.append(
                 replace(output, free=free, free_columns=places, offset_scale=1.0, log_chance=True)
@@ -332,7 +352,11 @@ class ClassesRun(AdditiveRun):
     # --- private columns
 
     def _descend_classes(
-        self, stage: Sequence[CodedColumn], offset: Floats | None, base: Floats
+        self,
+        stage: Sequence[CodedColumn],
+        offset: Floats | None,
+        everyone: Floats | None,
+        base: Floats,
     ) -> PrivatePart:
         assert self._worth_stage is not None
         assert self._descent_stage is not None
@@ -347,7 +371,7 @@ class ClassesRun(AdditiveRun):
             weights=self._weights,
             rows=self._n,
             offset=offset,
-            known=offset,
+            known=everyone,
             start=base if offset is None else np.zeros(len(base)),
             label_private=self._label_private,
             steps=self.plan.steps,
@@ -360,8 +384,15 @@ class ClassesRun(AdditiveRun):
 
     # --- comparison and covered scores
 
+    @staticmethod
+    def _typical_bends(known: Floats) -> Floats:
+        """How fast slopes of classes change with their scores, at scores that are known of rows."""
+        some = known[:, :: max(known.shape[1] // 20_000, 1)]
+        found: Floats = _bend(softmax(some, axis=0)).mean(axis=1)
+        return found
+
     def _compared_classes(
-        self, known: Floats, extra: Floats, variance: Floats
+        self, known: Floats, extra: Floats, variance: Floats, bends: Floats
     ) -> tuple[Floats, float]:
         """Shifts by class and one slope of known + shifts + slope · extra: one step from 0 and 1.
 
@@ -372,7 +403,6 @@ class ClassesRun(AdditiveRun):
         short = min(max(math.sqrt(float(variance.sum())), 0.15), 3.0)
         long = 3 * short
         by_class, by_score, curvature = np.zeros(classes), 0.0, 0.0
-        bends = np.zeros(classes)
         for start in range(0, n, BLOCK):
             rows = slice(start, min(start + BLOCK, n))
             z = extra[:, rows] if extra.shape[1] > 1 else np.repeat(extra, n, axis=1)[:, rows]
@@ -389,16 +419,8 @@ class ClassesRun(AdditiveRun):
             middle = np.sum(chances * z, axis=0)
             bend = weights * slope_weight(chances)
             curvature += float(bend @ np.sum(chances * g * (z - middle), axis=0))
-        if known.shape[1] == 1:
-            bends = _bend(softmax(known[:, 0]))
-        else:
-            some = known[:, :: max(n // 20_000, 1)]
-            bends = _bend(softmax(some, axis=0)).mean(axis=1)
-        apart = class_moves(classes, 1.0, 0.0, label_private=True)[0]
-        units = np.array([apart, 2 * longest_slope(classes) * short, 0.5 * short * long])
-        units = units / np.sqrt(_COMPARISON)
+        units, moves = comparison_class_moves(classes, short, long)
         value = np.concatenate([by_class / units[0], [by_score / units[1], curvature / units[2]]])
-        moves = (1.0, 1.0)
         noisy = self._comparison_stage.release(value, moves)
         noise = self._comparison_stage.noise(moves) * units
         # Expected of scores whose variance is as released; held against what was measured.

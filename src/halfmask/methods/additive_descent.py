@@ -69,6 +69,7 @@ class Stage:
         # A replaced row is one withheld and one added; no statistic here moves further when a
         # row is withheld than when it is replaced.
         unit = Sensitivity(replace=1.0 if self._replace else 2.0, withhold=1.0)
+        self.count = count
         self._std = math.sqrt(count) / (mu * math.sqrt(share))
         self._most = most
         self._series: GaussianSeries = releaser.gaussian_series(

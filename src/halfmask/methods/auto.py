@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
-from halfmask.neural.class_means_tell import class_means_tell
 from halfmask.table import Table, Task
+
+# As many columns of a role as make a row's direction more telling than its length.
+MANY_COLUMNS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +26,11 @@ class Problem:
     epsilon: float
     delta: float
     rows_per_unit: int = 1
+    label_known: bool = False  # whether a function of the private label is public
     levels: bool = False  # whether columns are declared, so that they can be read as levels
 
     @classmethod
-    def of(cls, table: Table, *, epsilon: float, delta: float) -> Problem:
+    def of(cls, table: Table, budget: Budget) -> Problem:
         """The facts of `table`; nothing else of it is read."""
         return cls(
             rows=table.units,
@@ -35,9 +39,10 @@ class Problem:
             label_private=table.label_private,
             task=table.task,
             classes=0 if table.classes is None else len(table.classes),
-            epsilon=epsilon,
-            delta=delta,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
             rows_per_unit=table.rows_per_unit,
+            label_known=table.schema is not None and table.schema.label.public is not None,
             levels=bool(table.coded),
         )
 
@@ -56,6 +61,12 @@ def choose(problem: Problem) -> Choice:
         raise InputError(
             "No column is private: there is nothing to protect. Mark a column or the label as "
             "private, or use an ordinary library."
+        )
+    if problem.label_known and problem.private_columns == 0:
+        return Choice(
+            method="one-shot",
+            reason="only the label is private, and a function of it is public: the sums by that "
+            "function are exact, and noise falls on what it leaves open",
         )
     many = problem.task == "classification" and problem.classes > 2
     if problem.levels and not (many and _class_means_tell(problem)):
@@ -108,7 +119,7 @@ def _class_means_tell(problem: Problem) -> bool:
 
     A step of `gd` releases as many noisy numbers as there are classes times features, and there are
     many steps; the sums by class are as many numbers once, and public labels keep a row within one
-    class. For which tables: neural.class_means_tell. gd stays the default where torch is not
+    class. For which tables: `class_means_tell`. gd stays the default where torch is not
     installed, or where a person has several rows.
     """
     return (
@@ -118,3 +129,24 @@ def _class_means_tell(problem: Problem) -> bool:
         and class_means_tell(private_columns=problem.private_columns, classes=problem.classes)
         and find_spec("torch") is not None
     )
+
+
+def class_means_tell(*, private_columns: int, classes: int) -> bool:
+    """Whether means of the private columns by class say enough, from counts alone.
+
+    Means by class tell nothing of relations between columns. Of few columns of different kinds, as
+    in most tables of people, relations matter, and steps of a model learn them; of many columns of
+    one kind class means serve, unless public columns show otherwise (neural.warm_start). Rows are
+    not counted: every machine has to come to the same answer.
+
+    Held-out rows of Adult, 3,000 and 20,000 for training, accuracy at epsilon 1 (two draws):
+
+    | predicted from columns half public | class means | warm start | gd |
+    |---|---|---|---|
+    | marital status, 7 classes | 0.789, 0.766 | 0.762, 0.815 | 0.812, 0.835 |
+    | occupation, 14 classes | 0.320, 0.320 | 0.332, 0.348 | 0.293, 0.335 |
+
+    and on held-out rows of Location-30 (372 private columns, 30 classes, epsilon 8) 0.69 by class
+    means against 0.43 for gd.
+    """
+    return classes > 2 and private_columns >= MANY_COLUMNS

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.errors import InputError
 
 _MOST_ROWS = 10**15
@@ -75,11 +74,9 @@ def noise_of_theorem_2_1(
     return constant * pair_lipschitz / (epsilon * rows) * math.sqrt(steps * logs)
 
 
-def noise_of_whole_batches(
-    *, sensitivity: float, rows: int, epsilon: float, delta: float, steps: int
-) -> float:
+def noise_of_whole_batches(*, sensitivity: float, rows: int, mu: float, steps: int) -> float:
     """Δ√T/(nμ): what T mean gradients over all rows need exactly, Δ being that of their sum."""
-    return sensitivity * math.sqrt(steps) / (rows * gaussian_mu(epsilon, delta))
+    return sensitivity * math.sqrt(steps) / (rows * mu)
 
 
 def excess_of_theorem_2_4(
@@ -146,16 +143,14 @@ def excess_of_lecture(
     parameters: int,
     rows: int,
     steps: int,
-    epsilon: float,
-    delta: float,
+    mu: float,
     sensitivity: float | None = None,
 ) -> float:
     """Theorem 1 of L: RB/√T with B² = C² + dσ², at the exact σ = Δ√T/(nμ), Δ = 2C by default."""
     noise = noise_of_whole_batches(
         sensitivity=2 * lipschitz if sensitivity is None else sensitivity,
         rows=rows,
-        epsilon=epsilon,
-        delta=delta,
+        mu=mu,
         steps=steps,
     )
     return radius * math.sqrt((lipschitz**2 + parameters * noise**2) / steps)
@@ -173,14 +168,12 @@ def rows_of_lecture(
     lipschitz: float,
     parameters: int,
     error: float,
-    epsilon: float,
-    delta: float,
+    mu: float,
     sensitivity: float | None = None,
 ) -> int:
     """n = √(2d)·RΔ/(αμ), which with `steps_of_lecture` brings the bound of Theorem 1 to α."""
     _check_error(error)
     moved = 2 * lipschitz if sensitivity is None else sensitivity
-    mu = gaussian_mu(epsilon, delta)
     return math.ceil(radius * moved * math.sqrt(2 * parameters) / (error * mu))
 
 

@@ -42,11 +42,9 @@ class LinearFit:
 
 
 class LinearMethod(Protocol):
-    """Fit under (epsilon, delta); every release goes through the releaser."""
+    """Fit within the releaser's budget; every release goes through the releaser."""
 
-    def __call__(
-        self, table: Table, releaser: Releaser, *, epsilon: float, delta: float, config: Any
-    ) -> LinearFit:
+    def __call__(self, table: Table, releaser: Releaser, config: Any = None) -> LinearFit:
         """Calibrate, charge, release, and fit; `config` is the method's (halfmask.settings)."""
 
 

@@ -17,20 +17,24 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.losses import Loss, LossName, clip_slopes, default_loss, in_ball, loss_named
 from halfmask.mechanisms.release import Releaser
+from halfmask.mechanisms.shards import rows_in_all
+from halfmask.methods.coded_rows import feature_rows
 from halfmask.methods.fitted import LinearFit
+from halfmask.methods.gd_lecture import LectureConfig, fit_lecture
 from halfmask.methods.gd_sensitivity import (
     BlockMoves,
     label_statistic,
     spectral_norm,
     whole_gradient,
 )
+from halfmask.methods.one_shot import OneShotConfig, plan_one_shot
 from halfmask.methods.public_curve import PublicCurve
+from halfmask.methods.targets import coded_targets, in_label_units, label_scale
 from halfmask.methods.unit_rows import UnitRows, unit_rows, weighed_by_unit
-from halfmask.settings import CONFIG, config_for
+from halfmask.row_products import times
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
@@ -113,37 +117,25 @@ class Plan:
 
 
 def fit_gd(
-    table: Table,
-    releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    config: Any = None,
-    **options: Any,
+    table: Table, releaser: Releaser, config: GdConfig | LectureConfig | None = None
 ) -> LinearFit:
-    """Fit under (epsilon, delta); `options` are fields of `GdConfig`, or of `LectureConfig`.
-
-    Guarantee: docs/proofs/gd.md.
-    """
-    config = config_for("gd", {CONFIG: config, **options})
-    if config.recipe == "lecture":
-        from halfmask.methods.gd_lecture import fit_lecture
-
-        return fit_lecture(table, releaser, epsilon=epsilon, delta=delta, config=config)
+    """Fit within the releaser's budget, by the recipe of `config`. Guarantee: docs/proofs/gd.md."""
+    if config is None:
+        config = GdConfig()
+    elif not isinstance(config, GdConfig):
+        return fit_lecture(table, releaser, config)
     loss, penalty, shards = config.loss, config.penalty, releaser.shards
     plain = loss is None and penalty is None
-    if config.public_start and plain and starts_from_public(table):
-        from halfmask.methods.public_start import fit_from_public_start
-
-        return fit_from_public_start(table, releaser, epsilon=epsilon, delta=delta, config=config)
+    if config.public_start and plain and _starts_from_public(table):
+        return _from_public_start(table, releaser, config)
     classes = 0 if table.classes is None else len(table.classes)
     chosen = loss_named(loss or default_loss(classes), classes=classes)
-    targets = coded_targets(table, chosen)
+    targets = coded_targets(table, chosen.outputs)
     if not (table.label_private or table.widths[1]):
         raise InputError("Nothing is private: any ordinary method serves better.")
     if table.n == 0:
         raise InputError("The table has no rows: there is nothing to fit.")
-    mu = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation).mu
+    mu = releaser.budget.mu
     rows = weighed_by_unit(
         unit_rows(table, precondition=config.precondition, shards=shards),
         table,
@@ -171,14 +163,87 @@ def fit_gd(
         by_penalty = _by_theta(shards.gather(table.public), rows, penalty)
     theta = descent.run(by_penalty, curve)
     coef, intercept = rows.unfold(theta)
-    coef, intercept = in_label_units(table, chosen, coef, intercept)
+    coef, intercept = in_label_units(table, coef, intercept)
     details = descent.details | ({} if curve is None else curve.details())
     return LinearFit(coef=coef, intercept=intercept, details=details)
 
 
-def starts_from_public(table: Table) -> bool:
+def _starts_from_public(table: Table) -> bool:
     """Whether to fit public features ahead of the descent: from roles alone."""
     return table.label_private and min(table.widths) > 0
+
+
+def _from_public_start(table: Table, releaser: Releaser, config: GdConfig) -> LinearFit:
+    """A private label and some public features: fit those first, then descend on all.
+
+    Of the public features only their sums by label are private: one release, and the best model of
+    the label by public features follows for free (`one-shot`). Noisy descent starts there. It
+    learns the private features' weights and corrects the public ones, which need little room for
+    that: rows are shorter than those of a descent from zero, and so its noise is smaller.
+    Both are opened before the first one releases, so that they are one charge.
+    Guarantee: docs/proofs/gd.md, "Public start".
+    """
+    budget = releaser.budget
+    share = _public_share(table, budget.mu, rows_in_all(table.n, releaser.shards))
+    first, second = budget.split(share)
+    fit_start = plan_one_shot(_only_public(table), releaser, first, OneShotConfig())
+    classes = 0 if table.classes is None else len(table.classes)
+    loss = loss_named(default_loss(classes), classes=classes)
+    middle, half = label_scale(table) if table.classes is None else (0.0, 1.0)
+    rows = weighed_by_unit(
+        unit_rows(table, precondition=config.precondition, shards=releaser.shards, started=True),
+        table,
+        outputs=loss.outputs,
+        mu=second.mu,
+        relation=releaser.relation,
+    )
+    descent = Descent(
+        rows,
+        coded_targets(table, loss.outputs),
+        loss,
+        config,
+        True,
+        releaser,
+        second.mu,
+        skipped=table.skipped,
+    )
+    start = fit_start()
+    descent.start_from(
+        (times(feature_rows(table, private=False), start.coef.T) + start.intercept - middle) / half
+    )
+    coef, intercept = rows.unfold(descent.run(None))
+    coef *= half
+    coef[:, : table.widths[0]] += start.coef
+    return LinearFit(
+        coef=coef,
+        intercept=start.intercept + intercept * half,
+        details={**descent.details, "public_start_share": share, "public_start": start.details},
+    )
+
+
+def _public_share(table: Table, mu: float, rows: int) -> float:
+    """The share of mu² for the public start, from declarations and sizes alone.
+
+    At most that of public columns, the label counted as one. Less where noise hardly limits the
+    descent, which then finds by itself what the start would have told it: a descent to the end
+    moves the score of a unit row by about 4d/(μn), the gradient's noise over a curvature of 1/(4d).
+    """
+    features = sum(table.widths)
+    limited = min(1.0, 4 * features / (mu * rows))
+    if table.schema is None:
+        return limited / 3
+    return limited * len(table.schema.public) / (len(table.schema.columns) + 1)
+
+
+def _only_public(table: Table) -> Table:
+    """`table` without its private features; the label stays private."""
+    return replace(
+        table,
+        features=table.features.only_public(),
+        private_norm=0.0,
+        private_names=(),
+        private_sources=(),
+    )
 
 
 class Descent:
@@ -313,48 +378,6 @@ class Descent:
             "noise_std": noise_std,
             "sensitivity": asdict(self.sensitivity),
         }
-
-
-def coded_targets(table: Table, loss: Loss) -> Floats:
-    """0/1 for two classes, one-hot for more, [−1, 1] for a number: rows x outputs.
-
-    A missing label is the middle of all labels, at which a fixed slope is zero, so that whatever
-    holds for two labels holds for a label and none (docs/proofs/missing_labels.md).
-    """
-    if table.label is None:
-        raise InputError("The table has no label: encode it with its label to fit a model.")
-    missing = table.skipped
-    if table.classes is None:
-        middle, half = _label_scale(table)
-        scaled = (np.asarray(table.label, dtype=np.float64) - middle) / half
-        inside: Floats = np.clip(np.where(missing, 0.0, scaled), -1.0, 1.0)
-        return inside[:, None]
-    codes = np.asarray(table.label)
-    if loss.outputs == 1:
-        second: Floats = np.where(missing, 0.5, (codes == 1).astype(np.float64))
-        return second[:, None]
-    coded: Floats = np.eye(loss.outputs)[codes]
-    coded[missing] = 1 / loss.outputs
-    return coded
-
-
-def _label_scale(table: Table) -> tuple[float, float]:
-    if table.label_bounds is None:
-        raise InputError("A regression needs bounds for its label: declare them in the schema.")
-    low, high = table.label_bounds
-    return (high + low) / 2, (high - low) / 2
-
-
-def in_label_units(
-    table: Table, loss: Loss, coef: Floats, intercept: Floats
-) -> tuple[Floats, Floats]:
-    """Coefficients of coded targets as those of the label itself."""
-    if table.classes is None:
-        middle, half = _label_scale(table)
-        return coef * half, intercept * half + middle
-    if len(table.classes) == 2 and loss.outputs == 2:
-        return coef[1:] - coef[:1], intercept[1:] - intercept[:1]
-    return coef, intercept
 
 
 def _by_theta(public: Floats, rows: UnitRows, penalty: PublicPenalty) -> Callable[[Floats], Floats]:

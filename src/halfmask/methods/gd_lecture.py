@@ -15,14 +15,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.losses import Loss, LossName, default_loss, in_ball, loss_named
 from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.methods import bounds
 from halfmask.methods.fitted import LinearFit
-from halfmask.methods.gd import coded_targets, in_label_units
+from halfmask.methods.targets import coded_targets, in_label_units
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
@@ -49,13 +48,11 @@ class LectureConfig:
             raise InputError(f"Expected steps >= 2, got {self.steps}.")
 
 
-def fit_lecture(
-    table: Table, releaser: Releaser, *, epsilon: float, delta: float, config: LectureConfig
-) -> LinearFit:
-    """Fit under (epsilon, delta), everything private. Guarantee: docs/proofs/gd.md."""
+def fit_lecture(table: Table, releaser: Releaser, config: LectureConfig) -> LinearFit:
+    """Fit within the releaser's budget, everything private. Guarantee: docs/proofs/gd.md."""
     classes = 0 if table.classes is None else len(table.classes)
     loss = loss_named(config.loss or default_loss(classes), classes=classes)
-    targets = coded_targets(table, loss)
+    targets = coded_targets(table, loss.outputs)
     if releaser.shards.count > 1:
         raise InputError("The recipe 'lecture' needs all rows on one machine: start one process.")
     longest = math.hypot(
@@ -68,7 +65,7 @@ def fit_lecture(
     lipschitz = longest * slope_bound(loss, config.radius * longest)
     weights = rows.shape[1] * loss.outputs
     moved = Sensitivity.of_clipped_sum(lipschitz, rows_per_unit=table.rows_per_unit)
-    mu = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation).mu
+    mu = releaser.budget.mu
     reach = moved.under(releaser.relation)
     steps = config.steps or balanced_steps(
         rows=table.n, weights=weights, lipschitz=lipschitz, reach=reach, mu=mu
@@ -91,7 +88,7 @@ def fit_lecture(
         theta = in_ball(theta - step_size * gradient, config.radius)
         total += theta
     mean = total / steps
-    coef, intercept = in_label_units(table, loss, mean[:-1].T, mean[-1])
+    coef, intercept = in_label_units(table, mean[:-1].T, mean[-1])
     details: dict[str, Any] = {
         "recipe": "lecture",
         "loss": type(loss).__name__,
@@ -107,8 +104,7 @@ def fit_lecture(
             parameters=weights,
             rows=table.n,
             steps=steps,
-            epsilon=epsilon,
-            delta=delta,
+            mu=mu,
             sensitivity=reach,
         ),
     }

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.losses import LossName, in_ball
 from halfmask.mechanisms.noise import public_generator
@@ -25,7 +24,6 @@ from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.sgd import as_fit
 from halfmask.methods.split import SplitRows
-from halfmask.settings import CONFIG, config_for
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
@@ -70,19 +68,13 @@ class LabelSpanConfig:
 
 
 def fit_label_span(
-    table: Table,
-    releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    config: LabelSpanConfig | None = None,
-    **options: Any,
+    table: Table, releaser: Releaser, config: LabelSpanConfig | None = None
 ) -> LinearFit:
-    """Fit under (epsilon, delta); the label must be private and every feature public.
+    """Fit within the releaser's budget; the label must be private and every feature public.
 
-    `options` are fields of `LabelSpanConfig`. Guarantee: docs/proofs/label_span.md.
+    Guarantee: docs/proofs/label_span.md.
     """
-    config = config_for("label-span", {CONFIG: config, **options})
+    config = config or LabelSpanConfig()
     rows = _label_rows(table, config)
     generator = public_generator(config.public_seed)
     examples, uses = draw_examples(table.n, config, generator)
@@ -90,8 +82,7 @@ def fit_label_span(
     planned = uses < len(shares)
     examples, uses = examples[planned], uses[planned]
     sensitivity = label_sensitivity(rows)
-    budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
-    std = sensitivity.under(releaser.relation) / budget.mu
+    std = sensitivity.under(releaser.relation) / releaser.budget.mu
     series = [
         releaser.gaussian_series(
             sensitivity=sensitivity,

@@ -50,16 +50,8 @@ def evidence(
     for place, (gradient, curvature) in enumerate(zip(gradients, curvatures, strict=True)):
         if not gradient.size:
             continue
-        width = gradient.shape[-1]
-        size = np.ones(width) if sizes is None else sizes[place]
-        noise = curvature + noise_std**2 * np.eye(width)
-        root = np.linalg.inv(np.linalg.cholesky(noise))
-        signal = root @ (curvature * size)
-        values, axes = np.linalg.eigh(signal @ turned(signal))
-        squares = np.ravel(times(turned(axes), times(root, gradient)) ** 2)
-        variance = _GRID[:, None] ** 2 * np.maximum(np.ravel(values), 0.0) + 1
-        constant = -2 * np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum()
-        found[place] = -0.5 * (np.sum(np.log(variance) + squares / variance, axis=1) + constant)
+        size = np.ones(gradient.shape[-1]) if sizes is None else sizes[place]
+        found[place] = _by_scale(gradient, curvature, noise_std, size, _GRID)
     logs = np.log(_GRID)
     best, weights = -math.inf, found
     for common in logs:
@@ -73,6 +65,28 @@ def evidence(
     weights = np.exp(weights - np.logaddexp.reduce(weights, axis=1)[:, None])
     scales: Floats = np.sqrt(weights @ _GRID**2)
     return scales, best
+
+
+def _by_scale(
+    gradient: Floats, curvature: Floats, noise_std: float, size: Floats, scales: Floats
+) -> Floats:
+    """The log density of a gradient, but for a constant, at each of `scales`."""
+    noise = curvature + noise_std**2 * np.eye(gradient.shape[-1])
+    root = np.linalg.inv(np.linalg.cholesky(noise))
+    signal = root @ (curvature * size)
+    values, axes = np.linalg.eigh(signal @ turned(signal))
+    squares = np.ravel(times(turned(axes), times(root, gradient)) ** 2)
+    variance = scales[:, None] ** 2 * np.maximum(np.ravel(values), 0.0) + 1
+    constant = -2 * np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum()
+    found: Floats = -0.5 * (np.sum(np.log(variance) + squares / variance, axis=1) + constant)
+    return found
+
+
+def log_evidence(gradient: Floats, curvature: Floats, noise_std: float, size: Floats) -> Floats:
+    """How much likelier (natural log) a gradient is at each scale of a grid than at scale zero."""
+    found = _by_scale(gradient, curvature, noise_std, size, np.append(_GRID, 0.0))
+    likelier: Floats = found[:-1] - found[-1]
+    return likelier
 
 
 def allocated(

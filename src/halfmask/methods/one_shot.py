@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from halfmask.accounting.budget import Budget
+from halfmask.derived import PublicLabel
 from halfmask.encoding import Scaled, declared
 from halfmask.errors import InputError
 from halfmask.mechanisms.clipping import clip_rows
@@ -39,8 +40,8 @@ from halfmask.methods.released_moments import (
     plan_moments,
     released_numbers,
 )
+from halfmask.methods.targets import coded_targets, in_label_units
 from halfmask.row_products import RowMatrix, Rows, crossed
-from halfmask.settings import CONFIG, config_for
 from halfmask.table import Table
 from halfmask.units import unit_weights
 
@@ -83,37 +84,24 @@ class OneShotConfig:
 
 
 def fit_one_shot(
-    table: Table,
-    releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    config: OneShotConfig | None = None,
-    **options: Any,
+    table: Table, releaser: Releaser, config: OneShotConfig | None = None
 ) -> LinearFit:
-    """A linear model from one Gaussian release under (epsilon, delta) of the releaser's relation.
+    """A linear model from one Gaussian release within the releaser's budget.
 
-    `options` are fields of `OneShotConfig`. Guarantee: docs/proofs/one_shot.md.
+    Guarantee: docs/proofs/one_shot.md.
     """
-    chosen = config_for("one-shot", {CONFIG: config, **options})
-    return plan_one_shot(table, releaser, epsilon=epsilon, delta=delta, config=chosen)()
+    return plan_one_shot(table, releaser, releaser.budget, config or OneShotConfig())()
 
 
 def plan_one_shot(
-    table: Table,
-    releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    config: OneShotConfig | None = None,
+    table: Table, releaser: Releaser, budget: Budget, config: OneShotConfig
 ) -> Callable[[], LinearFit]:
-    """Open the release; what is returned makes it, once, and fits the model.
+    """Open the release, for `budget`; what is returned makes it, once, and fits the model.
 
     The outputs are log-odds for two classes, log-probabilities up to a constant for more, and
     values for a number. A feature map is fitted here, on the public block alone.
     Guarantee: docs/proofs/one_shot.md.
     """
-    config = config or OneShotConfig()
     feature_map = config.feature_map
     label, bounds = _coded_label(table), _bounds(table)
     shards = releaser.shards
@@ -133,12 +121,16 @@ def plan_one_shot(
     )
     bounds = replace(bounds, public=basis.norm)
     private = _enforced(private, bounds)
+    known = _known_label(table) if not private.shape[1] else None
+    if known is not None:
+        label = known.rest(label)
+        known = replace(known, middle=shards.gather(known.middle))
     if table.unit is not None:
         check_rows(basis.rows, basis.row_weights, bounds)
         unit = unit_weights(
             table.unit,
             numbers=released_numbers(basis.rows.shape[1], private.shape[1], label.shape[1], bounds),
-            mu=Budget(epsilon=epsilon, delta=delta, relation=releaser.relation).mu,
+            mu=budget.mu,
             relation=releaser.relation,
         )
         basis = replace(basis, row_weights=basis.row_weights * unit.rows)
@@ -151,24 +143,94 @@ def plan_one_shot(
         bounds=bounds,
         weights=choose_weights(bounds, coefficient=config.coefficient),
         releaser=releaser,
-        epsilon=epsilon,
-        delta=delta,
+        mu=budget.mu,
         what=_words(table),
         own=own_place(table.n, shards),
     )
 
     def fit() -> LinearFit:
         moments = release()
+        if known is not None:
+            moments = known.adjusted(moments, basis)
         if bounds.non_negative:
             zeroed = known_zeros(moments.private_private, table.private_sources)
             moments = replace(moments, private_private=zeroed)
         if private.shape[1]:
             coef, intercept, chosen = _from_moments(table, basis, moments)
         else:
-            coef, intercept, chosen = _from_sums(table, basis, moments)
+            coef, intercept, chosen = _from_sums(table, basis, moments, known)
         return LinearFit(coef=coef, intercept=intercept, details=chosen, feature_map=feature_map)
 
     return fit
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _KnownLabel:
+    """What is public of a private label, as codes: y = middle + reach · rest, |rest| at most 1.
+
+    For classes `groups` (classes x groups) says which go together, `middle` has one column a group
+    (which of them a row is in), and the label itself is released: the sums of a group are known.
+    Guarantee: docs/proofs/one_shot.md, Theorem 4.
+    """
+
+    middle: np.ndarray
+    reach: float = 1.0
+    groups: np.ndarray | None = None
+
+    def rest(self, label: np.ndarray) -> np.ndarray:
+        """What is left to release: of a number its place around the middle."""
+        if self.groups is not None:
+            return label
+        rest: np.ndarray = np.clip((label - self.middle) / self.reach, -1, 1)
+        return rest
+
+    def adjusted(self, moments: Moments, basis: PublicBasis) -> Moments:
+        """The noisy sums less what is known of their noise: the sums of a group are public."""
+        if self.groups is None:
+            return moments
+        sizes, noisy = self.groups.sum(axis=0), moments.public_label
+        error = (noisy @ self.groups - self._exact(basis)) / sizes
+        left = 1 - len(sizes) / len(self.groups)
+        return replace(
+            moments,
+            public_label=noisy - error @ self.groups.T,
+            public_label_variance=moments.public_label_variance * left,
+        )
+
+    def added(self, coef: np.ndarray, moments: Moments, basis: PublicBasis) -> np.ndarray:
+        """Coefficients of what was released, with those of the public part, which has no noise."""
+        exact = self._exact(basis)
+        public = replace(moments, public_label_variance=0.0)
+        if self.groups is None:
+            return _ridge(public, exact, 1.0).coef + self.reach * coef
+        # Chances of a group from its exact sums; of a class within its group from the noisy ones.
+        sizes = self.groups.sum(axis=0)
+        many = len(sizes)
+        even = crossed(basis.rows, basis.row_weights) / many
+        ridge = _ridge(public, exact - even[:, None], 1 / many * (1 - 1 / many))
+        between = softmax_of_ridge(basis.rows, basis.row_weights, exact, ridge, 0.0)
+        between[0] -= np.log(sizes) / basis.constant
+        within = coef - (coef @ self.groups / sizes) @ self.groups.T
+        both: np.ndarray = within + between @ self.groups.T
+        return both
+
+    def _exact(self, basis: PublicBasis) -> np.ndarray:
+        return crossed(basis.rows, self.middle * basis.row_weights[:, None])
+
+
+def _known_label(table: Table) -> _KnownLabel | None:
+    known = None if table.schema is None else PublicLabel.of(table.schema.label)
+    if known is None:
+        return None
+    assert table.label is not None
+    if known.groups:
+        groups = np.eye(max(known.groups) + 1)[list(known.groups)]
+        return _KnownLabel(middle=groups[np.asarray(table.label)], groups=groups)
+    assert table.label_bounds is not None
+    low, high = table.label_bounds
+    half = (high - low) / 2
+    middles, reach = known.middles(np.asarray(table.label, dtype=np.float64))
+    return _KnownLabel(middle=((middles - (high + low) / 2) / half)[:, None], reach=reach / half)
 
 
 def _enforced(private: Rows, bounds: RowBounds) -> Rows:
@@ -185,7 +247,7 @@ def _enforced(private: Rows, bounds: RowBounds) -> Rows:
 
 
 def _from_sums(
-    table: Table, basis: PublicBasis, moments: Moments
+    table: Table, basis: PublicBasis, moments: Moments, known: _KnownLabel | None
 ) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """All features public: the label's sums are all that is needed."""
     classes = len(table.classes or ())
@@ -206,9 +268,11 @@ def _from_sums(
     else:
         ridge = _ridge(moments, sums, 1.0)
         coef, head = ridge.coef, "ridge"
+    if known is not None:
+        coef = known.added(coef, moments, basis)
     slopes, intercept = basis.unfold(coef)
     if not classes:
-        slopes, intercept = _in_label_units(table, slopes, intercept)
+        slopes, intercept = in_label_units(table, slopes, intercept)
     chosen |= {"head": head, "prior": ridge.prior, "label_variance": ridge.label_variance}
     return slopes.T, intercept, chosen
 
@@ -234,7 +298,7 @@ def _from_moments(
     chosen = {"public_prior": fit.alone.prior, "private_prior": fit.private_prior}
     if not classes:
         slopes, intercept = _unfold(basis, coef)
-        slopes, intercept = _in_label_units(table, slopes, intercept)
+        slopes, intercept = in_label_units(table, slopes, intercept)
         return slopes.T, intercept, {"head": "ridge", **chosen}
     gram = np.block(
         [
@@ -286,40 +350,15 @@ def _unfold(basis: PublicBasis, coef: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return np.vstack([slopes, coef[width:]]), intercept
 
 
-def _in_label_units(
-    table: Table, slopes: np.ndarray, intercept: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    low, high = _label_bounds(table)
-    half = (high - low) / 2
-    return slopes * half, intercept * half + (high + low) / 2
-
-
-def _label_bounds(table: Table) -> tuple[float, float]:
-    if table.label_bounds is None:
-        raise InputError("A regression needs bounds for its label: declare them in the schema.")
-    return table.label_bounds
-
-
 def _coded_label(table: Table) -> np.ndarray:
     """One column in [-1, 1] for two classes or a number, one-hot columns for more classes.
 
     A missing label is the middle of all codes, so that no bound grows by it
     (docs/proofs/missing_labels.md).
     """
-    if table.label is None:
-        raise InputError("The table has no label: encode it with its label to fit a model.")
-    missing = table.skipped
-    if table.classes is None:
-        low, high = _label_bounds(table)
-        middle, half = (high + low) / 2, (high - low) / 2
-        scaled = (np.asarray(table.label, dtype=np.float64) - middle) / half
-        return np.clip(np.where(missing, 0.0, scaled), -1, 1)[:, None]
-    codes = np.asarray(table.label)
-    if len(table.classes) == 2:
-        return np.where(missing, 0.0, np.where(codes == 1, 1.0, -1.0))[:, None]
-    coded: np.ndarray = np.eye(len(table.classes))[codes]
-    coded[missing] = 1 / len(table.classes)
-    return coded
+    classes = len(table.classes or ())
+    coded = coded_targets(table, classes if classes > 2 else 1)
+    return 2 * coded - 1 if classes == 2 else coded
 
 
 def _bounds(table: Table) -> RowBounds:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from typing import Any
 
-from halfmask.accounting.events import Contribution
-from halfmask.accounting.gaussian import check_delta, check_epsilon, gaussian_mu
-from halfmask.accounting.relations import Relation, check_relation
+from halfmask.accounting.budget import Budget
+from halfmask.accounting.calibrate import noise_multiplier
+from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.relations import Relation
 from halfmask.errors import InputError
 from halfmask.losses import Loss, Softmax, default_loss, loss_named
 from halfmask.methods import bounds
@@ -45,9 +45,7 @@ class Task:
     label_private: bool = True
 
     def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
-        check_delta(self.delta)
-        check_relation(self.relation)
+        _ = self.budget  # refuses what is none
         if self.rows < 1:
             raise InputError(f"Expected at least one row, got {self.rows}.")
         if self.columns < 1:
@@ -60,6 +58,11 @@ class Task:
             raise InputError(
                 f"Expected 2 classes or more, or 0 for a number to predict, got {self.classes}."
             )
+
+    @property
+    def budget(self) -> Budget:
+        """What may be spent."""
+        return Budget(epsilon=self.epsilon, delta=self.delta, relation=self.relation)
 
     @property
     def loss(self) -> Loss:
@@ -160,9 +163,9 @@ def lecture_plan(task: Task, *, target_error: float) -> dict[str, Any]:
 
     constant = slope_bound(task.loss, _RADIUS)
     reach = constant * (2.0 if task.relation == "replace" else 1.0)
-    mu = gaussian_mu(task.epsilon, task.delta)
+    mu = task.budget.mu
     common = {"radius": _RADIUS, "lipschitz": constant}
-    budget = {"epsilon": task.epsilon, "delta": task.delta, "sensitivity": reach}
+    budget = {"mu": mu, "sensitivity": reach}
     steps = balanced_steps(
         rows=task.rows, weights=task.parameters, lipschitz=constant, reach=reach, mu=mu
     )
@@ -241,8 +244,7 @@ def paper_plan(task: Task, *, target_error: float) -> dict[str, Any]:
                 parameters=task.parameters,
                 rows=rows,
                 steps=_MOST_STEPS,
-                epsilon=task.epsilon,
-                delta=task.delta,
+                mu=task.budget.mu,
                 sensitivity=pair,
             )
             return sums / expected_run(other, "label-span").error
@@ -307,13 +309,12 @@ def table_plan(task: Task, *, rows: float, reason: str) -> TablePlan:
 
     `rows` may be less than `task.rows`, where a unit has several (see `additive.row_weights`).
     """
-    from halfmask.accounting.budget import Budget
     from halfmask.accounting.gaussian import gaussian_epsilon
     from halfmask.methods.additive import AdditivePlan
 
     if not task.label_private and task.public == task.columns:
         raise InputError("No column is private: there is nothing to protect.")
-    mu = Budget(epsilon=task.epsilon, delta=task.delta, relation=task.relation).mu
+    mu = task.budget.mu
     private, number = task.columns - task.public, task.classes == 0
 
     def made(count: float) -> AdditivePlan:
@@ -324,6 +325,7 @@ def table_plan(task: Task, *, rows: float, reason: str) -> TablePlan:
             label_private=task.label_private,
             number=number,
             mu=mu,
+            several=task.classes > 2,
         )
 
     def noise(share: float, releases: int) -> float:
@@ -400,7 +402,7 @@ def _method(task: Task, asked: str) -> tuple[str, str]:
 def _of_labels(task: Task, method: str) -> Run:
     apart, longest = task.loss.fixed_bounds()
     moved = apart if task.relation == "replace" else longest
-    std = moved / gaussian_mu(task.epsilon, task.delta)
+    std = moved / task.budget.mu
     if method == "one-shot":
         error = bounds.excess_of_one_release(
             radius=_RADIUS, parameters=task.parameters, noise_std=std, rows=task.rows
@@ -423,7 +425,7 @@ def _of_whole_batches(task: Task) -> Run:
     """Noisy gradient descent on all rows, its noise exact."""
     clip = task.gradient_bound
     moved = (2 if task.relation == "replace" else 1) * clip
-    per_step = moved / (task.rows * gaussian_mu(task.epsilon, task.delta))
+    per_step = moved / (task.rows * task.budget.mu)
     steps, learning_rate = _schedule(task, per_step)
     std = per_step * math.sqrt(steps)
     error = bounds.excess_if_smooth(
@@ -444,10 +446,13 @@ def _of_sampled_batches(task: Task, method: str, like: Task) -> Run:
     clip = 1.0 if orthogonal else longest if split else task.gradient_bound
     rate = min(1.0, max(_LEAST_BATCH, 4 * math.isqrt(like.rows)) / like.rows)
     pair = 2.0 if task.relation == "replace" else 1.0
-    guess = pair * clip / (like.rows * gaussian_mu(like.epsilon, like.delta))
+    guess = pair * clip / (like.rows * like.budget.mu)
     steps = min(_schedule(like, guess)[0], _MOST_SAMPLED_STEPS)
-    noise = _calibrated(
-        task.epsilon, task.delta, rate, steps, task.relation, "label" if orthogonal else "general"
+    noise = noise_multiplier(
+        task.budget,
+        rate=rate,
+        steps=steps,
+        contribution="label" if orthogonal else "general",
     )
     std = bounds.noise_on_mean(noise_multiplier=noise, clip_norm=clip, rate=rate, rows=task.rows)
     variance = task.parameters * std**2 + bounds.sampling_variance(
@@ -478,24 +483,3 @@ def _schedule(task: Task, per_step: float) -> tuple[int, float]:
     product = _RADIUS / (per_step * math.sqrt(2 * task.parameters))
     steps = min(max(1, math.ceil(2 * task.loss.smoothness * product)), _MOST_STEPS)
     return steps, min(product / steps, 1 / (2 * task.loss.smoothness))
-
-
-@lru_cache(maxsize=64)
-def _calibrated(
-    epsilon: float,
-    delta: float,
-    rate: float,
-    steps: int,
-    relation: Relation,
-    contribution: Contribution,
-) -> float:
-    from halfmask.accounting.calibrate import noise_multiplier
-
-    return noise_multiplier(
-        epsilon=epsilon,
-        delta=delta,
-        rate=rate,
-        steps=steps,
-        relation=relation,
-        contribution=contribution,
-    )

@@ -1,7 +1,7 @@
 """Public columns under a private label: sums of their features by label carry all they tell.
 
 Features are public, so every curvature is free; only Σ feature · label is private. Sums are
-released `LOOKS` times, in directions and with noise by direction that follow from the features'
+released a few times, in directions and with noise by direction that follow from the features'
 Gram matrix and from what earlier looks left in doubt. Guarantee: docs/proofs/additive.md.
 """
 
@@ -27,8 +27,6 @@ from halfmask.table import CodedColumn
 
 Floats = NDArray[np.float64]
 
-# Releases of sums: the first finds which columns tell, the next ones listen to those.
-LOOKS = 3
 _WHITEN = 0.25
 _CONSTANT = 0.3
 # A column of k directions is k to this power times as long: each of them has to be heard.
@@ -79,11 +77,11 @@ def fit_public_sums(
     chance = float(expit(start))
     bend = 1.0 if number else chance * (1 - chance)
     moves = (wide, wide / 2)
-    space = _Space.of(columns, weights, bend, stage.noise(moves), shards)
+    space = _Space.of(columns, weights, bend, stage, moves, shards)
     solver = _Solver(space, np.array([start]), number)
     values = (labelled * (target - middle))[None]
-    for look in range(1, LOOKS + 1):
-        rounds = _ROUNDS if look == LOOKS else _FIRST_ROUNDS
+    for look in range(1, stage.count + 1):
+        rounds = _ROUNDS if look == stage.count else _FIRST_ROUNDS
         solver.listen(stage, values, np.array([middle]), moves, rounds)
     covariance, uncertain, end = solver.noise(), [], 0
     for f in space.features:
@@ -101,6 +99,7 @@ def fit_public_class_sums(
     weights: Floats,
     stage: Stage,
     start: Floats,
+    shards: Shards = ALONE,
 ) -> tuple[list[Floats], Floats]:
     """`fit_public_sums` for classes: weights of levels x classes, and a start for each class.
 
@@ -111,11 +110,11 @@ def fit_public_class_sums(
     centre = np.exp(start)
     bend = float(np.mean(centre * (1 - centre)))
     moves = (math.sqrt(2), float(np.sqrt(centre @ centre + 1 - 2 * centre.min())))
-    space = _Space.of(columns, weights, bend, stage.noise(moves), ALONE)
+    space = _Space.of(columns, weights, bend, stage, moves, shards)
     solver = _Solver(space, start, number=False)
     values = np.stack([labelled * ((target == k) - share) for k, share in enumerate(centre)])
-    for look in range(1, LOOKS + 1):
-        rounds = _CLASS_ROUNDS if look == LOOKS else _FIRST_ROUNDS
+    for look in range(1, stage.count + 1):
+        rounds = _CLASS_ROUNDS if look == stage.count else _FIRST_ROUNDS
         solver.listen(stage, values, centre, moves, rounds)
     by_class = [space.by_level(each) for each in solver.theta]
     return [np.stack(tables, axis=1) for tables in zip(*by_class, strict=True)], solver.theta[:, -1]
@@ -160,11 +159,13 @@ class _Space:
         columns: Sequence[CodedColumn],
         weights: Floats,
         bend: float,
-        loud: float,
+        stage: Stage,
+        moves: tuple[float, float],
         shards: Shards,
     ) -> _Space:
         rows, sums = total_of(weights, shards), CodeSums(columns)
-        louder = loud * math.sqrt(len(columns) / LOOKS)
+        loud = stage.noise(moves)
+        louder = loud * math.sqrt(len(columns) / stage.count)
         alone = min(max(_ALONE * math.sqrt(rows * bend) / louder, _LEAST_ALONE), _MOST_ALONE)
         features = [
             level_features(column, counts, 0.0, rows, alone=alone).whitened(_WHITEN)
@@ -397,7 +398,8 @@ class _Solver:
         parts, bend = np.ones(1), np.ones(chances.shape[1])
         if self._several:
             weights = self._looks[0].weights
-            parts = (chances * (1 - chances)) @ weights / float(weights.sum())
+            parts = self._space.shards.sum((chances * (1 - chances)) @ weights)
+            parts = parts / total_of(weights, self._space.shards)
         elif not self._number:
             bend = np.maximum(chances[0] * (1 - chances[0]), 0.01)
         alike = self._several or self._number

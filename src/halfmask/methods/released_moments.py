@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.methods.coded_rows import CodedRows
@@ -56,12 +55,11 @@ def plan_moments(
     bounds: RowBounds,
     weights: BlockWeights,
     releaser: Releaser,
-    epsilon: float,
-    delta: float,
+    mu: float,
     what: str,
     own: slice = slice(None),
 ) -> Callable[[], Moments]:
-    """Open the release; what is returned makes it, once.
+    """Open the release, whose sensitivity is `mu` times its noise; what is returned makes it, once.
 
     `row_weights` in [0, 1] are public and weigh whole rows. Where rows are spread over machines,
     public values are those of all rows, `private` (and a private label) those of this machine's,
@@ -72,8 +70,7 @@ def plan_moments(
         replace=replace_sensitivity(bounds, weights),
         withhold=withhold_sensitivity(bounds, weights),
     )
-    budget = Budget(epsilon=epsilon, delta=delta, relation=releaser.relation)
-    std = sensitivity.under(releaser.relation) / budget.mu
+    std = sensitivity.under(releaser.relation) / mu
     series = releaser.gaussian_series(sensitivity=sensitivity, noise_std=std, count=1, what=what)
 
     def release() -> Moments:

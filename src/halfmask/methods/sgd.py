@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.events import Contribution
-from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.relations import Relation
 from halfmask.errors import InputError
 from halfmask.losses import LossName, Softmax, in_ball
@@ -29,7 +29,7 @@ from halfmask.mechanisms.sampling import uniform_rows
 from halfmask.methods.fitted import LinearFit
 from halfmask.methods.public_curve import PublicCurve
 from halfmask.methods.split import SplitContributions, SplitRows
-from halfmask.settings import CONFIG, config_for
+from halfmask.methods.targets import in_label_units
 from halfmask.table import Table
 
 Floats = NDArray[np.float64]
@@ -134,74 +134,43 @@ class Settings:
     noise_multiplier: float
 
 
-def fit_sgd(
-    table: Table,
-    releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    config: SgdConfig | None = None,
-    **options: Any,
-) -> LinearFit:
+def fit_sgd(table: Table, releaser: Releaser, config: SgdConfig | None = None) -> LinearFit:
     """Algorithm 1 on a linear model; with nothing public it is plain DP-SGD.
 
-    `options` are fields of `SgdConfig`. Guarantee: docs/proofs/sgd.md.
+    Guarantee: docs/proofs/sgd.md.
     """
-    config = config_for("sgd", {CONFIG: config, **options})
+    config = config or SgdConfig()
     rows = SplitRows.of(table, loss=config.loss)
-    return _fit(table, releaser, rows, epsilon, delta, config)
+    return _fit(table, releaser, rows, config)
 
 
-def fit_dp_sgd(
-    table: Table,
-    releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    config: DpSgdConfig | None = None,
-    **options: Any,
-) -> LinearFit:
+def fit_dp_sgd(table: Table, releaser: Releaser, config: DpSgdConfig | None = None) -> LinearFit:
     """The baseline that treats every column and the label as private.
 
-    `options` are fields of `DpSgdConfig`.
     Guarantee: docs/proofs/sgd.md; it covers more than the declared private part.
     """
-    chosen = config_for("dp-sgd", {CONFIG: config, **options})
+    chosen = config or DpSgdConfig()
     rows = SplitRows.of(table, loss=chosen.loss, everything_private=True)
     # With nothing public there is no public batch, and no public loss to weigh.
-    config = SgdConfig(**{each.name: getattr(chosen, each.name) for each in fields(chosen)})
-    return _fit(table, releaser, rows, epsilon, delta, config)
+    split = SgdConfig(**{each.name: getattr(chosen, each.name) for each in fields(chosen)})
+    return _fit(table, releaser, rows, split)
 
 
-def settings_of(
-    table: Table,
-    rows: SplitRows,
-    relation: Relation,
-    epsilon: float,
-    delta: float,
-    config: SgdConfig,
-) -> Settings:
-    """What the configuration leaves open, from n, d, epsilon, delta and public columns.
+def settings_of(table: Table, rows: SplitRows, budget: Budget, config: SgdConfig) -> Settings:
+    """What the configuration leaves open, from n, d, the budget and public columns.
 
     Rate: the noise of a mean gradient hardly depends on it while rate·√steps is fixed, so it is a
     matter of time; batches of 1,024 or more add little sampling noise of their own. Steps: beyond
     (nμ)²/4d they change less than the noise does. Learning rate: 1/smoothness, or less where noise
     alone would walk out of the ball within those steps.
     """
-    clip, contribution = contribution_of(table, rows, relation, config.clip_norm)
+    clip, contribution = contribution_of(table, rows, budget.relation, config.clip_norm)
     units, (outputs, width) = table.units, rows.shape
     rate = config.rate or min(1.0, max(_LEAST_BATCH, 4 * math.isqrt(units)) / units)
-    enough = (units * gaussian_mu(epsilon, delta)) ** 2 / (4 * width)
+    enough = (units * budget.mu) ** 2 / (4 * width)
     steps = config.steps or int(min(max(enough, 50), _MOST_STEPS))
     radius = config.radius or _RADIUS * math.sqrt(outputs)
-    noise = noise_multiplier(
-        epsilon=epsilon,
-        delta=delta,
-        rate=rate,
-        steps=steps,
-        relation=relation,
-        contribution=contribution,
-    )
+    noise = noise_multiplier(budget, rate=rate, steps=steps, contribution=contribution)
     walk = noise * clip / (rate * table.n) * math.sqrt(outputs * width * steps)
     smooth = rows.loss.smoothness * _row_bound(table) ** 2
     return Settings(
@@ -255,17 +224,10 @@ def _typical_bound(table: Table, rows: SplitRows) -> float:
     return slope * math.hypot(_CLIP * private, public * math.hypot(_public_bound(table), 1))
 
 
-def _fit(
-    table: Table,
-    releaser: Releaser,
-    rows: SplitRows,
-    epsilon: float,
-    delta: float,
-    config: SgdConfig,
-) -> LinearFit:
+def _fit(table: Table, releaser: Releaser, rows: SplitRows, config: SgdConfig) -> LinearFit:
     if not (rows.label_private or rows.private.shape[1]):
         raise InputError("Nothing is private: any ordinary method serves better.")
-    settings = settings_of(table, rows, releaser.relation, epsilon, delta, config)
+    settings = settings_of(table, rows, releaser.budget, config)
     step = releaser.poisson_steps(
         rows=table.units,
         rate=settings.rate,
@@ -327,13 +289,7 @@ def as_fit(table: Table, coef: Floats, details: dict[str, Any]) -> LinearFit:
     """Coefficients in the order and units of `LinearFit`."""
     place = table.widths[0]
     slopes, intercept = np.delete(coef, place, axis=1), coef[:, place]
-    if table.task == "regression":
-        assert table.label_bounds is not None
-        low, high = table.label_bounds
-        half = (high - low) / 2
-        slopes, intercept = slopes * half, intercept * half + (high + low) / 2
-    elif table.classes is not None and len(table.classes) == 2 and len(slopes) == 2:
-        slopes, intercept = slopes[1:] - slopes[:1], intercept[1:] - intercept[:1]
+    slopes, intercept = in_label_units(table, slopes, intercept)
     return LinearFit(coef=slopes, intercept=intercept, details=details)
 
 

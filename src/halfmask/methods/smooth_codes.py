@@ -29,8 +29,8 @@ _SMALLEST, _SMALLEST_EXACT = 2e-3, 2e-4
 _CLEAR = 4.0
 _POOLED = 2.0
 _HAIR = 1e-7  # for the rounding of norms and distances
-# No level of a number needs fewer rows than this share.
-_SMALLEST_LEVEL = 0.01
+# No level of a number needs fewer rows than this share, or, of large tables, so many.
+_SMALLEST_LEVEL, _ENOUGH_ROWS = 0.01, 500.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -248,7 +248,7 @@ def _merged(counts: Floats, noise_std: float, rows: float) -> NDArray[np.intp]:
             cells.append((start, end))
 
     divide(0, levels)
-    enough = max(rows * _SMALLEST_LEVEL, _CLEAR * noise_std)
+    enough = max(min(rows * _SMALLEST_LEVEL, _ENOUGH_ROWS), _CLEAR * noise_std)
     starts = [0]
     held = 0.0
     for start, end in cells:

@@ -18,7 +18,7 @@ from halfmask.losses import Loss, default_loss, loss_named, public_slope
 from halfmask.mechanisms.private_step import WeighedRows
 from halfmask.mechanisms.sampling import Indices
 from halfmask.methods.coded_rows import feature_rows
-from halfmask.methods.gd import coded_targets
+from halfmask.methods.targets import coded_targets
 from halfmask.row_products import Rows, block, parts_of
 from halfmask.table import Table
 
@@ -79,7 +79,7 @@ class SplitRows:
         return cls(
             public=BatchRows(public, constant=True),
             private=BatchRows(private, constant=False),
-            target=coded_targets(table, chosen),
+            target=coded_targets(table, chosen.outputs),
             loss=chosen,
             label_private=table.label_private or everything_private,
             public_loss=not everything_private and (splits or not table.label_private),

@@ -16,6 +16,7 @@ PaddingName = Literal[
     "gaussian", "gaussian-once", "zero", "middle", "means", "class-means", "class-samples"
 ]
 RegulariserName = Literal["none", "reconstruct", "decorrelate"]
+StartName = Literal["random", "neighbours"]
 RegulariserFunction = Callable[[Any, Any], Any]
 
 
@@ -138,7 +139,8 @@ class Algorithm1Config(NetworkDpSgdConfig):
     loss times `regulariser_weight`: by name (halfmask.neural.regularisers), or a function of the
     network and padded rows. Where the label is private, the public loss has none. `span` keeps of
     the noisy gradients by the first layer's weights what lies in that many principal directions of
-    the public features (None: all of it).
+    the public features (None: all of it). `start` gives the first layer: drawn at random, or learnt
+    from the public columns alone (halfmask.neural.public_features).
     """
 
     recipe: ClassVar[str] = "algorithm-1"
@@ -150,6 +152,7 @@ class Algorithm1Config(NetworkDpSgdConfig):
     regulariser: RegulariserName | RegulariserFunction = "none"
     regulariser_weight: float = 1.0
     span: int | None = None
+    start: StartName = "random"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,10 +4,10 @@ Class means of the private features are released once. A discriminant made of th
 trained on public rows padded by draws from them, are added up into one network: the discriminant
 holds out against noise, the networks know what is not linear. Where there are rows enough, the rest
 of the budget corrects its scores with a few private steps. Class means know nothing of relations
-between columns; where counts (neural.class_means_tell) or public columns say that those matter, or
-where noise would drown the means, neural.warm_start takes over, or DP-SGD if there is nothing to
-start from. Every
-number follows from n, epsilon, delta and public columns. Guarantee: docs/proofs/network.md.
+between columns; where counts (methods.auto.class_means_tell) or public columns say that those
+matter, or where noise would drown the means, neural.warm_start takes over, or DP-SGD if there is
+nothing to start from. Every number follows from n, the budget and public columns.
+Guarantee: docs/proofs/network.md.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.private_step import PrivateStep
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import Shards, rows_in_all
+from halfmask.methods.auto import class_means_tell
 from halfmask.neural.class_means import sum_sensitivity
-from halfmask.neural.class_means_tell import class_means_tell
 from halfmask.neural.config import MlpConfig
 from halfmask.neural.correction import correct_scores, plan_correction
 from halfmask.neural.discriminant import Discriminant, PublicClasses, losses_at
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import Padding, PaddingName
-from halfmask.neural.paid import Spent, noise_of_steps, plan_means, quietness
+from halfmask.neural.paid import Spent, plan_means, quietness
 from halfmask.neural.pretrain import as_rows, pretrain, summed
 from halfmask.neural.rows import NetworkRows
 from halfmask.neural.trainer import TrainerConfig
@@ -67,23 +67,19 @@ class Recipe:
 def default_recipe(
     data: NetworkRows,
     releaser: Releaser,
-    epsilon: float,
-    delta: float,
     config: MlpConfig,
     checkpoint: str | Path | None = None,
 ) -> Recipe:
-    """A network under (epsilon, delta). An explicit share of a release asks for the release.
+    """A network within the releaser's budget. An explicit share of a release asks for the release.
 
     A warm start's steps are stored in the file `checkpoint`; a release takes seconds and is not.
     """
-    if config.release_share is None and _steps_serve_better(data, releaser, epsilon, delta, config):
+    if config.release_share is None and _steps_serve_better(data, releaser, config):
         curve = PublicLoss(
             "mean loss of public batches whose private columns are zero, by steps",
             steps=config.warm_start.steps or WARM_STEPS,
         )
-        network, warm = warm_start(
-            data, releaser, epsilon, delta, config, curve.note, checkpoint=checkpoint
-        )
+        network, warm = warm_start(data, releaser, config, curve.note, checkpoint=checkpoint)
         return Recipe(network=network, steps=warm, padding="zero", curve=curve)
     curve = PublicLoss(
         "mean loss of rows whose private columns are drawn from the released class means: by "
@@ -91,16 +87,14 @@ def default_recipe(
         steps=config.pretrain.epochs,
     )
     rows = rows_in_all(len(data.labels), releaser.shards)
-    share = config.release_share or _share(rows, releaser, epsilon, delta, config)
+    share = config.release_share or _share(rows, releaser, config)
     classes = PublicClasses.of(data.shown, data.labels, data.classes, releaser.shards)
     # The release and the correction are opened together, so that they are one charge.
-    spent, release = plan_means(
-        data, releaser, epsilon=epsilon, delta=delta, share=share, public=classes
-    )
+    spent, release = plan_means(data, releaser, share=share, public=classes)
     trainer: TrainerConfig | None = None
     step: PrivateStep | None = None
     if share < 1.0:
-        trainer = _steps(rows, releaser, epsilon, delta, config, spent)
+        trainer = _steps(rows, releaser, config, spent)
         step = plan_correction(trainer, len(data.labels), releaser)
     released = release()
     padding = Padding(name="class-samples", table=released.means, inputs=data.inputs)
@@ -144,9 +138,7 @@ def means_tell(data: NetworkRows) -> bool:
     return class_means_tell(private_columns=columns, classes=data.classes)
 
 
-def _steps_serve_better(
-    data: NetworkRows, releaser: Releaser, epsilon: float, delta: float, config: MlpConfig
-) -> bool:
+def _steps_serve_better(data: NetworkRows, releaser: Releaser, config: MlpConfig) -> bool:
     """Whether to start from public columns and take private steps, instead of a release.
 
     A release that is louder than what it tells is of no use; steps of a network need more rows
@@ -158,18 +150,18 @@ def _steps_serve_better(
         return True
     rows, features = rows_in_all(len(data.labels), releaser.shards), data.private.shape[1]
     moved = sum_sensitivity(1.0, non_negative=data.inputs.non_negative).under(releaser.relation)
-    noise = moved / gaussian_mu(epsilon, delta) * data.classes / rows
+    noise = moved / releaser.budget.mu * data.classes / rows
     if noise > _LOUD / math.sqrt(features):
         return True
     return rows >= features * data.classes and columns_work_together(data, config, releaser.shards)
 
 
-def _share(rows: int, releaser: Releaser, epsilon: float, delta: float, config: MlpConfig) -> float:
+def _share(rows: int, releaser: Releaser, config: MlpConfig) -> float:
     """The whole budget for the release, unless a small part of it makes quiet corrections."""
     own = config.correction
     steps, clip_norm = own.steps or _STEPS, own.clip_norm or _CLIP_NORM
     moved = (2.0 if releaser.relation == "replace" else 1.0) * clip_norm
-    mu = math.sqrt(1.0 - _SHARE_BEFORE_CORRECTION) * gaussian_mu(epsilon, delta)
+    mu = math.sqrt(1.0 - _SHARE_BEFORE_CORRECTION) * releaser.budget.mu
     quiet = moved * math.sqrt(steps) / mu / rows <= _QUIET
     return _SHARE_BEFORE_CORRECTION if quiet else 1.0
 
@@ -213,16 +205,12 @@ def _cool(network: Mlp, data: NetworkRows, padding: Padding, shards: Shards) -> 
 def _steps(
     rows: int,
     releaser: Releaser,
-    epsilon: float,
-    delta: float,
     config: MlpConfig,
     spent: Spent,
 ) -> TrainerConfig:
     own = config.correction
     steps, clip_norm = own.steps or _STEPS, own.clip_norm or _CLIP_NORM
-    noise = noise_of_steps(
-        releaser, epsilon=epsilon, delta=delta, rate=1.0, steps=steps, spent=spent
-    )
+    noise = noise_multiplier(releaser.budget, rate=1.0, steps=steps, spent=spent)
     # Less where the noise of a mean gradient would drown what it corrects.
     quiet = quietness(noise * clip_norm / rows, _QUIET)
     return TrainerConfig(

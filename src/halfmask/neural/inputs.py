@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from halfmask.encoding import Levels, Scaled, declared
 from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.shards import ALONE, Shards
+from halfmask.methods.auto import MANY_COLUMNS
 from halfmask.model_folder import damaged
 from halfmask.neural.public_facts import PublicFacts
 from halfmask.schema import Column
@@ -31,8 +32,6 @@ Floats = NDArray[np.float64]
 # loses little of its direction, and noise falls with it; one value for every table.
 _SHARE = 0.75
 _PLACES = ("public_kept", "kept", "group")
-# As many columns of a role as make a row's direction more telling than its length.
-MANY_COLUMNS = 16
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,7 +9,7 @@ however it ends. Its folder is TMPDIR's unless another one is named.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from halfmask.derived import with_made
 from halfmask.encoding import declared, learnt
 from halfmask.errors import DataError, InputError
 from halfmask.frames import check_columns, numbered
@@ -26,7 +27,7 @@ from halfmask.mechanisms.shards import ALONE, Shards
 from halfmask.neural.inputs import Inputs
 from halfmask.neural.public_facts import PublicFacts
 from halfmask.neural.rows import NetworkRows, Singles, blocks
-from halfmask.schema import Schema
+from halfmask.schema import Column, Schema
 from halfmask.scratch import reserve
 from halfmask.table import Blocks, Encoder, Table
 
@@ -90,14 +91,22 @@ def mapped_parquet(
 
 
 def _names(schema: Schema) -> list[str]:
-    return [*(column.name for column in schema.columns), schema.label.name]
+    return [*schema.read, schema.label.name]
 
 
 def _learnt(file: parquet.ParquetFile, schema: Schema) -> dict[str, Any]:
     """What public columns that leave it open say of their levels and ranges."""
     left_open = [column for column in schema.columns if declared(column) is None]
-    table = file.read(columns=[column.name for column in left_open]) if left_open else None
+    read = _read(schema, left_open)
+    table = with_made(file.read(columns=read), schema) if left_open else None
     return {column.name: learnt(column, table) for column in left_open}
+
+
+def _read(schema: Schema, columns: Iterable[Column]) -> list[str]:
+    """What has to be read of a file for these columns, and for all that are made of others."""
+    own = (column.name for column in columns if column.public is None)
+    made = (source for column in schema.columns for source in column.made_of)
+    return list(dict.fromkeys([*own, *made]))
 
 
 def _inputs(
@@ -113,7 +122,7 @@ def _inputs(
     columns = tuple(column for column in encoder.schema.columns if column.role == "public")
     facts = PublicFacts.of(first.public[:0], first.public_sources, columns)
     if columns:
-        names = [column.name for column in columns]
+        names = _read(encoder.schema, columns)
         for start, frame in _batches(file, rows, size, names):
             with numbered(start):
                 public = encoder.encode_public(frame)

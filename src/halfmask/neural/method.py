@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.events import Contribution
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import public_generator
@@ -31,14 +32,14 @@ from halfmask.neural.inputs import Inputs
 from halfmask.neural.mapped import network_rows
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import BY_CLASS, PADDINGS, PAID, Padding, free_padding
-from halfmask.neural.paid import Spent, noise_of_steps, plan_means, quietness
+from halfmask.neural.paid import Spent, plan_means, quietness
 from halfmask.neural.pretrain import as_rows
+from halfmask.neural.public_features import learn_public_features
 from halfmask.neural.regularisers import regulariser_of
 from halfmask.neural.rows import NetworkRows, Singles, blocks
 from halfmask.neural.structured import StructuredRows
 from halfmask.neural.trainer import TrainerConfig, TrainingRows, plan_steps, train_privately
 from halfmask.public_loss import PublicLoss
-from halfmask.settings import CONFIG, config_for
 from halfmask.table import Table
 
 # Of Algorithm 1 with a padding that has to be paid for.
@@ -59,19 +60,15 @@ class NetworkFit:
 def fit_mlp(
     table: Table,
     releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    checkpoint: str | Path | None = None,
     config: MlpConfig | NetworkDpSgdConfig | None = None,
-    **options: Any,
+    *,
+    checkpoint: str | Path | None = None,
 ) -> NetworkFit:
-    """Fit a network under (epsilon, delta). Guarantee: docs/proofs/network.md.
+    """Fit a network within the releaser's budget. Guarantee: docs/proofs/network.md.
 
-    `options` are a recipe and fields of its configuration (halfmask.neural.config).
     Private steps of the whole network are stored in the file `checkpoint`, and go on from there.
     """
-    chosen: Any = config_for("mlp", {CONFIG: config, **options})
+    chosen: Any = config or MlpConfig()
     if table.task != "classification" or table.classes is None or table.label is None:
         raise InputError("mlp predicts classes: use gd or one-shot for a number.")
     if table.rows_per_unit > 1:
@@ -80,36 +77,32 @@ def fit_mlp(
     data = network_rows(table, private_norm=chosen.private_norm, shards=releaser.shards)
     default = isinstance(chosen, MlpConfig)
     if chosen.recipe == "dp-sgd" or (default and hidden):
-        return _dp_sgd(data, releaser, epsilon, delta, chosen, checkpoint)
+        return _dp_sgd(data, releaser, chosen, checkpoint)
     if not (table.private.shape[1] or hidden):
         raise InputError("Nothing is private: any ordinary method serves better.")
     if isinstance(chosen, Algorithm1Config):
-        return _algorithm_1(data, releaser, epsilon, delta, chosen, checkpoint, hidden)
+        return _algorithm_1(data, releaser, chosen, checkpoint, hidden)
     if chosen.release_share is None and not means_tell(data) and not data.shown.shape[1]:
-        return _dp_sgd(data, releaser, epsilon, delta, chosen, checkpoint)
-    made = default_recipe(data, releaser, epsilon, delta, chosen, checkpoint)
+        return _dp_sgd(data, releaser, chosen, checkpoint)
+    made = default_recipe(data, releaser, chosen, checkpoint)
     return _fit(data, made.network, made.steps, "default", made.padding, made.curve)
 
 
 def _dp_sgd(
     data: NetworkRows,
     releaser: Releaser,
-    epsilon: float,
-    delta: float,
     config: MlpConfig | NetworkDpSgdConfig,
     checkpoint: str | Path | None,
 ) -> NetworkFit:
     """DP-SGD on the whole network, from weights that no row has told."""
     chosen = NetworkDpSgdConfig.of(config) if isinstance(config, MlpConfig) else config
-    trainer = _trainer(data, releaser, epsilon, delta, chosen)
+    trainer = _trainer(data, releaser, chosen)
     return _whole_network(data, releaser, chosen, trainer, checkpoint=checkpoint)
 
 
 def _algorithm_1(
     data: NetworkRows,
     releaser: Releaser,
-    epsilon: float,
-    delta: float,
     config: Algorithm1Config,
     checkpoint: str | Path | None,
     label_private: bool,
@@ -128,10 +121,8 @@ def _algorithm_1(
             public = PublicClasses.of(data.shown, data.labels, data.classes, releaser.shards)
         share = config.release_share or _RELEASE_SHARE
         # The release and the steps are opened together, so that they are one charge.
-        spent, release = plan_means(
-            data, releaser, epsilon=epsilon, delta=delta, share=share, public=public
-        )
-        trainer = _trainer(data, releaser, epsilon, delta, config, spent)
+        spent, release = plan_means(data, releaser, share=share, public=public)
+        trainer = _trainer(data, releaser, config, spent)
         step = plan_steps(trainer, len(data.labels), releaser)
         padding = Padding(name=name, table=release().means, inputs=data.inputs)
         # A release is not stored: an interrupted run would have to pay for it again.
@@ -151,7 +142,7 @@ def _algorithm_1(
     # Two labels of a row with public features are less far apart than two rows.
     alone = label_private and not data.private.shape[1]
     pair: Contribution = "label" if alone and releaser.relation == "replace" else "general"
-    trainer = _trainer(data, releaser, epsilon, delta, config, contribution=pair)
+    trainer = _trainer(data, releaser, config, contribution=pair)
     return _whole_network(
         data,
         releaser,
@@ -166,8 +157,6 @@ def _algorithm_1(
 def _trainer(
     data: NetworkRows,
     releaser: Releaser,
-    epsilon: float,
-    delta: float,
     config: NetworkDpSgdConfig,
     spent: Spent = (),
     contribution: Contribution = "general",
@@ -177,14 +166,8 @@ def _trainer(
     rate = config.rate or min(1.0, max(256, n // 16) / n)
     steps = config.steps or 160
     clip_norm = config.clip_norm or 1.0
-    noise = noise_of_steps(
-        releaser,
-        epsilon=epsilon,
-        delta=delta,
-        rate=rate,
-        steps=steps,
-        spent=spent,
-        contribution=contribution,
+    noise = noise_multiplier(
+        releaser.budget, rate=rate, steps=steps, spent=spent, contribution=contribution
     )
     quiet = quietness(noise * clip_norm / (rate * n), _QUIET)
     return TrainerConfig(
@@ -243,6 +226,8 @@ def _whole_network(
     seed = torch.Generator().manual_seed(int(public_generator(config.public_seed).integers(2**62)))
     width = public.shape[1] + data.private.shape[1]
     network = Mlp((width, config.hidden, data.classes), generator=seed)
+    if isinstance(config, Algorithm1Config) and config.start == "neighbours":
+        learn_public_features(network, public, seed)
     labels = torch.from_numpy(data.labels)
     alone = label_private and not data.private.shape[1]
     # Padding must not see a private label, not even where it makes no difference.

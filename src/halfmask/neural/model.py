@@ -72,8 +72,6 @@ def fit_neural_model(
     table: Table,
     releaser: Releaser,
     *,
-    epsilon: float,
-    delta: float,
     options: dict[str, Any],
     checkpoint: str | Path | None = None,
     state: Callable[[], Statement],
@@ -86,14 +84,7 @@ def fit_neural_model(
         if missing.name != "torch":
             raise
         raise InputError("mlp needs torch: install halfmask[torch].") from None
-    fit = fit_mlp(
-        table,
-        releaser,
-        epsilon=epsilon,
-        delta=delta,
-        checkpoint=checkpoint,
-        config=options.get(CONFIG),
-    )
+    fit = fit_mlp(table, releaser, options.get(CONFIG), checkpoint=checkpoint)
     layers = fit.network.linear
     return NeuralModel(
         inputs=fit.inputs,

@@ -1,15 +1,15 @@
-"""What a run pays for: class means of the private features, and the noise of its steps."""
+"""What a run pays for beside its steps: class means of the private features."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from halfmask.accounting.budget import Budget, round_down
-from halfmask.accounting.calibrate import noise_multiplier
-from halfmask.accounting.events import Contribution, GaussianEvent
+from halfmask.accounting.budget import round_down
+from halfmask.accounting.events import GaussianEvent
 from halfmask.mechanisms.release import Releaser
 from halfmask.neural.class_means import ClassMeans, plan_class_means, sum_sensitivity
 from halfmask.neural.discriminant import PublicClasses
@@ -22,8 +22,6 @@ def plan_means(
     data: NetworkRows,
     releaser: Releaser,
     *,
-    epsilon: float,
-    delta: float,
     share: float,
     public: PublicClasses | None = None,
 ) -> tuple[Spent, Callable[[], ClassMeans]]:
@@ -32,6 +30,7 @@ def plan_means(
     Without `public` they are those of all rows. Returns what it costs, for the noise of the steps
     after it, and the release itself.
     """
+    budget = releaser.budget
     norm, non_negative = data.inputs.private_norm, data.inputs.non_negative
     noise_std, release = plan_class_means(
         data.private,
@@ -39,37 +38,13 @@ def plan_means(
         1 if public is None else data.classes,
         norm=norm,
         non_negative=non_negative,
-        mu=math.sqrt(share) * Budget(epsilon=round_down(epsilon), delta=delta).mu,
+        mu=math.sqrt(share) * replace(budget, epsilon=round_down(budget.epsilon)).mu,
         releaser=releaser,
         public_means=None if public is None else public.means,
     )
-    moved = sum_sensitivity(norm, non_negative=non_negative)
-    event = GaussianEvent(replace=moved.replace / noise_std, withhold=moved.withhold / noise_std)
-    return (event,), release
+    return (sum_sensitivity(norm, non_negative=non_negative).event(noise_std),), release
 
 
 def quietness(noise: float, bearable: float) -> float:
     """By how much steps become shorter whose mean gradient has more noise than is bearable."""
     return min(1.0, bearable / noise)
-
-
-def noise_of_steps(
-    releaser: Releaser,
-    *,
-    epsilon: float,
-    delta: float,
-    rate: float,
-    steps: int,
-    spent: Spent = (),
-    contribution: Contribution = "general",
-) -> float:
-    """The noise multiplier of steps that may use what is left of the budget."""
-    return noise_multiplier(
-        epsilon=epsilon,
-        delta=delta,
-        rate=rate,
-        steps=steps,
-        relation=releaser.relation,
-        spent=spent,
-        contribution=contribution,
-    )

@@ -4,7 +4,7 @@ Rows drawn from class means have no relation between columns, and a network trai
 none. Whether there is one that matters can be seen on public columns, for free: a network trained
 on public rows is compared with one trained on rows that take every column from another row of the
 class. If the first is clearly better, or where class means do not tell anyway
-(neural.class_means_tell), nothing is released; a network learns public columns alone, and the
+(methods.auto.class_means_tell), nothing is released; a network learns public columns alone, and the
 private ones are added by Algorithm 1, with zeros for padding. Guarantee: docs/proofs/network.md.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import Shards, rows_in_all
@@ -24,7 +25,7 @@ from halfmask.neural.checkpoint import Checkpoint
 from halfmask.neural.config import MlpConfig
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import Padding, free_padding
-from halfmask.neural.paid import noise_of_steps, quietness
+from halfmask.neural.paid import quietness
 from halfmask.neural.pretrain import PretrainConfig, PublicRows, pretrain
 from halfmask.neural.rows import NetworkRows
 from halfmask.neural.structured import StructuredRows
@@ -76,8 +77,6 @@ def _unrelated(rows: PublicRows, generator: np.random.Generator) -> PublicRows:
 def warm_start(
     data: NetworkRows,
     releaser: Releaser,
-    epsilon: float,
-    delta: float,
     config: MlpConfig,
     watch: Watch | None = None,
     *,
@@ -93,7 +92,7 @@ def warm_start(
     steps, clip_norm = own.steps or WARM_STEPS, own.clip_norm or _CLIP_NORM
     rate = own.rate or _RATE
     stored = None if checkpoint is None else Checkpoint.of_run(checkpoint, steps)
-    noise = noise_of_steps(releaser, epsilon=epsilon, delta=delta, rate=rate, steps=steps)
+    noise = noise_multiplier(releaser.budget, rate=rate, steps=steps)
     quiet = quietness(noise * clip_norm / (rate * rows), _QUIET)
     trainer = TrainerConfig(
         steps=steps,

@@ -45,6 +45,7 @@ class Entry:
     party: str | None = None
     missing: str | None = None
     max_rows: int | None = None
+    public: str | None = None  # what is public of a private label, as a function
     typed: str | None = None  # what could not be read, kept as it was typed
     problem: str | None = None
 
@@ -109,6 +110,8 @@ class Draft:
         self.entries = tuple(entries)
         self.file, self.schema_file = file, schema_file
         self.dictionary = dict(dictionary or {})
+        # Columns that are functions of others are not in the file; they are kept as declared.
+        self.made: dict[str, Any] = {}
         self.settings: dict[str, float] = {"epsilon": 1.0, "delta": 1e-6, "total": 3.0}
         self.notes: list[str] = []
         self._before: list[tuple[Entry, ...]] = []
@@ -176,6 +179,8 @@ class Draft:
             with suppress(AttributeError, TypeError, KeyError, ValueError):
                 kept[str(each["name"])] = _entry(each)
         self.entries = tuple(kept.get(entry.name, entry) for entry in self.entries)
+        if isinstance(stored.get("made"), dict):
+            self.made = stored["made"]
         for key, value in stored.get("settings", {}).items():
             if key in self.settings and isinstance(value, int | float) and value > 0:
                 self.settings[key] = float(value)
@@ -191,7 +196,8 @@ class Draft:
         self.notes += problems
         columns = full.get("columns", {})
         label, unit = full.get("label", {}), full.get("unit", {})
-        lost = [name for name in columns if name not in names]
+        self.made = {n: keys for n, keys in columns.items() if "public" in keys and n not in names}
+        lost = [name for name in columns if name not in names and name not in self.made]
         if lost:
             self.notes.append(f"The schema declares {len(lost)} columns that the file lacks.")
         made = []
@@ -301,6 +307,7 @@ class Draft:
             for entry in self.entries
             if entry.part == "column"
         }
+        made["columns"] |= self.made
         for entry in self.entries:
             if entry.part == "unit":
                 made["unit"] = _bare({"column": entry.name, "max_rows": entry.max_rows})
@@ -357,6 +364,7 @@ class Draft:
             "version": _VERSION,
             "schema": self._mark(),
             "settings": self.settings,
+            "made": self.made,
             "columns": [
                 {key: value for key, value in asdict(entry).items() if value is not None}
                 for entry in self.entries
@@ -418,6 +426,9 @@ def _known(keys: Mapping[str, Any]) -> Known:
     )
 
 
+_KEPT = ("bins", "party", "missing", "public")
+
+
 def _declared(entry: Entry, part: Part, keys: Mapping[str, Any]) -> Entry:
     """An entry as a schema has it. A role that is none, or no role, is private."""
     known = _known(keys)
@@ -428,7 +439,7 @@ def _declared(entry: Entry, part: Part, keys: Mapping[str, Any]) -> Entry:
         kind=known.kind,
         bounds=known.bounds,
         categories=known.categories,
-        **{key: keys[key] for key in ("bins", "party", "missing") if keys.get(key) is not None},
+        **{key: keys[key] for key in _KEPT if keys.get(key) is not None},
     )
 
 
@@ -466,7 +477,7 @@ def _only(
                 replace(known, part=part, bins=None, typed=None, problem=None, max_rows=None)
             )
         elif at != place and entry.part == part:
-            made.append(replace(entry, part="column", max_rows=None, missing=None))
+            made.append(replace(entry, part="column", max_rows=None, missing=None, public=None))
         else:
             made.append(entry)
     return tuple(made)
@@ -520,7 +531,8 @@ def _label_keys(entry: Entry) -> dict[str, Any]:
         keys["classes"] = list(entry.categories)
     elif entry.bounds is not None:
         keys["bounds"] = list(entry.bounds)
-    return _bare({**keys, "party": entry.party, "missing": entry.missing})
+    told = entry.public if entry.role == "private" else None
+    return _bare({**keys, "party": entry.party, "missing": entry.missing, "public": told})
 
 
 def _column_keys(entry: Entry, guess: Guess) -> dict[str, Any]:

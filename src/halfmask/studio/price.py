@@ -84,7 +84,9 @@ def price(
 
     made["curve"] = [_point(value, at(value)) for value in map(float, grid)]
     made["now"] = _point(epsilon, at(epsilon))
-    expected = expect(label, columns, rows=rows, epsilon=epsilon, delta=delta, relation=relation)
+    expected = expect(
+        label, columns, Budget(epsilon=epsilon, delta=delta, relation=relation), rows=rows
+    )
     made["verdict"] = expected.verdict
     made["base_rate_only"] = expected.base_rate_only
     made["rows_needed"] = expected.rows_needed

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from halfmask.accounting.budget import printed
+from halfmask.accounting.budget import Budget, printed
 from halfmask.accounting.gaussian import check_delta, check_epsilon
 from halfmask.accounting.relations import check_relation
 from halfmask.checking import Checked, Looked, check_rows, look_at
@@ -223,9 +223,7 @@ class Workshop:
                     checked,
                     self.draft.tables(self._guess),
                     self.rows,
-                    epsilon,
-                    delta,
-                    relation,
+                    Budget(epsilon=epsilon, delta=delta, relation=relation),
                     look=self._look,
                 )
             incomplete = self.draft.problems(self.draft.tables(self._guess))

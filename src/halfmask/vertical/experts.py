@@ -259,9 +259,7 @@ def _paid_by(party: str) -> str:
     return f"{_LABEL}/{party}"
 
 
-def pay_for_labels(
-    coordinator: Coordinator, *, releaser: Releaser, epsilon: float, delta: float
-) -> LabelTerms:
+def pay_for_labels(coordinator: Coordinator, releaser: Releaser, budget: Budget) -> LabelTerms:
     """Charge all that a run of experts will spend of private labels in clear, then draw the prior.
 
     Each party's model spends every label once more, so the label holder asks what it will cost and
@@ -280,7 +278,7 @@ def pay_for_labels(
         except RefusedError as error:
             raise PartyError(f"Party {name!r} does not say what it costs: {error}") from None
         costs[name] = GaussianEvent(replace=label, withhold=withhold)
-    ratio = PRIOR_SHARE * Budget(epsilon=epsilon, delta=delta).mu
+    ratio = PRIOR_SHARE * budget.mu
     for name, event in costs.items():
         releaser.open(event, f"labels in the expert of {name}")
     return LabelTerms(

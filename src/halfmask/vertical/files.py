@@ -12,7 +12,7 @@ import numpy as np
 
 from halfmask.encoding import level_codes
 from halfmask.errors import DataError, SchemaError
-from halfmask.frames import check_columns, texts
+from halfmask.frames import check_columns, numbers, texts
 from halfmask.schema import Schema
 from halfmask.table import Encoder, read_frame
 from halfmask.vertical.alignment import check_alignment, id_hashes, row_order
@@ -35,8 +35,11 @@ def party_schemas(schema: Schema) -> dict[str, Schema]:
             "Vertical methods need the label of every row: fill the missing ones in, choose the "
             'rows by public facts, and remove missing = "skip" from [label].'
         )
-    if schema.label.classes is None or len(schema.label.classes) != 2:
-        raise SchemaError("Vertical methods predict one of two classes: declare two label classes.")
+    if schema.label.classes is not None and len(schema.label.classes) != 2:
+        raise SchemaError(
+            "Vertical methods predict one of two classes, or a number: declare two label classes, "
+            "or bounds."
+        )
     names = dict.fromkeys(column.party for column in schema.columns if column.party)
     return {
         name: replace(schema, columns=tuple(c for c in schema.columns if c.party == name))
@@ -87,6 +90,7 @@ def read_task(
         ),
         labels=labels,
         test_labels=test_labels,
+        label_bounds=schema.label.bounds,
     )
 
 
@@ -110,15 +114,29 @@ def _encoded(
 
 
 def label_codes(schema: Schema, frame: Any) -> np.ndarray:
-    """The label column as 0 and 1, positions in the declared classes; a foreign one is an error."""
-    assert schema.label.classes is not None
+    """The label column as 0 and 1, positions in the declared classes; a foreign one is an error.
+
+    A number is its place between the declared bounds, from 0 to 1. An error says neither how many
+    labels are wrong nor where: that would tell of private labels.
+    """
     check_columns(frame, [schema.label.name])
+    if schema.label.classes is None:
+        assert schema.label.bounds is not None
+        low, high = schema.label.bounds
+        values = numbers(frame, schema.label.name)
+        if np.isnan(values).any():
+            raise DataError(
+                f"Column {schema.label.name!r}: expected a number in every row: fill in what is "
+                "missing, or choose the rows by public facts."
+            )
+        places: np.ndarray = (np.clip(values, low, high) - low) / (high - low)
+        return places
     codes = level_codes(texts(frame, schema.label.name), schema.label.classes)
-    bad = np.flatnonzero(codes < 0)
-    if len(bad):
+    if (codes < 0).any():
+        declared = " or ".join(repr(name) for name in schema.label.classes)
         raise DataError(
-            f"Column {schema.label.name!r}: {len(bad)} labels are missing or not among the "
-            "declared classes: correct them or the schema."
+            f"Column {schema.label.name!r}: expected {declared}, the declared classes, in every "
+            "row: correct the file or the schema."
         )
     return codes.astype(np.float64)
 

@@ -31,6 +31,7 @@ from halfmask.vertical.channel import Channel, Message, PartyError, ask_all
 from halfmask.vertical.coordinator import Coordinator
 from halfmask.vertical.experts import Combination, train_experts
 from halfmask.vertical.label_holder import LabelHolder
+from halfmask.vertical.labels import check_expert_label, check_hidable
 from halfmask.vertical.loss import loss_named
 from halfmask.vertical.network import (
     NetworkParty,
@@ -43,6 +44,7 @@ from halfmask.vertical.part import VerticalModel
 from halfmask.vertical.queries import ask_scores
 from halfmask.vertical.store import write_durably
 from halfmask.vertical.stranger import whole, word
+from halfmask.vertical.task import check_loss
 
 _log = logging.getLogger(__name__)
 _VALUE = "value/"
@@ -215,6 +217,13 @@ def run_method(channel: Channel, settings: RunFile, door: Door = system_door) ->
     `noise` is for tests; no file can ask for noise that is not secret.
     """
     labels, ids = read_labels(settings)
+    bounds = Schema.from_toml(settings.schema).label.bounds
+    if settings.method == "experts":
+        check_expert_label(bounds)
+    else:
+        check_loss(settings.config.admm.loss, bounds)
+    if settings.hide_labels is not None:
+        check_hidable(bounds)
     holder = LabelHolder(settings, labels, door)
     coordinator = Coordinator(channel, labels, ids=ids)
     coordinator.align()
@@ -278,7 +287,6 @@ def _keep_model(
         for name, reply in ask_all(channel, request).items()
     }
     schema = Schema.from_toml(settings.schema)
-    assert schema.label.classes is not None
     model = VerticalModel(
         method=settings.method,
         run=run,
@@ -290,6 +298,7 @@ def _keep_model(
         id=settings.id,
         privacy=told,
         details={"statements": "as each party tells its own"},
+        label_bounds=schema.label.bounds,
     )
     model.save(settings.out)
     return model

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import Ledger
 from halfmask.accounting.ledger_file import locked, resolved
 from halfmask.errors import InputError
@@ -95,12 +96,8 @@ class LabelHolder:
     def _terms(self, coordinator: Coordinator, hidden: HiddenLabels | None) -> LabelTerms:
         if hidden is None and self._private:
             epsilon = self._settings.label_epsilon
-            return pay_for_labels(
-                coordinator,
-                releaser=self._releaser(epsilon),
-                epsilon=epsilon,
-                delta=self._settings.delta,
-            )
+            budget = Budget(epsilon=epsilon, delta=self._settings.delta)
+            return pay_for_labels(coordinator, self._releaser(epsilon), budget)
         labels = self._labels if hidden is None else hidden.targets
         return LabelTerms(prior=class_prior(labels, private=False, ratio=1.0, releaser=None))
 

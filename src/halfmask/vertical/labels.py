@@ -30,6 +30,24 @@ class HiddenLabels:
         return 2 * self.targets - 1
 
 
+def check_hidable(label_bounds: tuple[float, float] | None) -> None:
+    """Randomised response is for classes."""
+    if label_bounds is not None:
+        raise InputError(
+            "Labels are hidden by randomised response, which is for two classes: a number cannot "
+            "be hidden. Learn whether it lies above a limit, or do without hidden labels."
+        )
+
+
+def check_expert_label(label_bounds: tuple[float, float] | None) -> None:
+    """Experts are models of a chance."""
+    if label_bounds is not None:
+        raise InputError(
+            "experts predict one of two classes, and the label is a number: use admm (or in a "
+            "simulation fdml-sgd) with loss=squared."
+        )
+
+
 def hide_labels(labels: Vector, *, epsilon: float, releaser: Releaser) -> HiddenLabels:
     """Flip every 0/1 label with probability 1/(1 + e^ε); charged to the label holder's ledger.
 

@@ -4,7 +4,9 @@ Gradient descent pays for every step; here most of the budget buys gradients and
 curvature, so that a few dozen gradients are enough, and all of them are used: each tells
     g_t = H(w_t - w*) + noise,
 and the next iterate is the posterior mean of w* under these, a normal prior, and a memory that
-forgets early steps, taken where H was not yet right. What is released is the Gram matrix, the
+forgets early steps, taken where H was not yet right. Where the label is public, slopes p − t are
+weighed by ω(p), which halves how far a row moves a gradient and leaves the model calibrated, as in
+`additive`. What is released is the Gram matrix, the
 curvature at the second iterate and the gradients; everything else is post-processing.
 
 Guarantee: docs/proofs/experts.md.
@@ -34,8 +36,8 @@ class NewtonConfig:
     are the best of a grid on held-out training rows of a9a (docs/vertical.md).
     """
 
-    steps: int = 32
-    memory: float = 0.9
+    steps: int = 48
+    memory: float = 0.85
     prior_reach: float = 2.0
 
     def __post_init__(self) -> None:
@@ -64,15 +66,37 @@ class ExpertRows:
     target_excess: float = 0.0
 
     @property
-    def weight(self) -> float:
-        """The largest |p - target|."""
-        return 1 + self.target_excess
+    def longest(self) -> float:
+        """The largest slope of a row: |p - target| times its weight (see `slope_weights`)."""
+        return (1.0 if self.label_private else 0.5) + self.target_excess
 
     @property
     def gradient_replace(self) -> float:
         """How far a gradient sum can move when one row's private part is replaced."""
         same_orthant = self.nonnegative and not self.label_private
-        return (math.sqrt(2) if same_orthant else 2) * self.weight * self.row_norm
+        return (math.sqrt(2) if same_orthant else 2) * self.longest * self.row_norm
+
+    @property
+    def withheld(self) -> float:
+        """How far every release moves for a withheld row, in parts of its unit."""
+        return self.longest * self.row_norm / self.gradient_replace
+
+    @property
+    def matrix_unit(self) -> float:
+        """The unit of Σ xxᵀ: a withheld row moves it by `withheld`, a replaced one by at most 1."""
+        return self.row_norm**2 / self.withheld
+
+    def slope_weights(self, p: Vector) -> Vector:
+        """ω(p) in (0, 1]: weighed by it, no |p - target| exceeds `longest`.
+
+        A function of p alone, so weighed slopes still vanish on average where p is right. Slopes
+        are not weighed where the label is private: noise would fall, but a label counts in full at
+        p = 1/2, so that its own cost, which the label holder pays to every party, would double.
+        """
+        if self.label_private:
+            return np.ones_like(p)
+        further = np.maximum(1 + self.target_excess - p, p + self.target_excess)
+        return np.asarray(self.longest / further, dtype=np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +118,12 @@ def expert_costs(rows: ExpertRows, ratio: float, config: NewtonConfig) -> Expert
     matrices = ratio * math.sqrt(2 / config.releases)
     unit = gradients / rows.gradient_replace
     span = 1 + 2 * rows.target_excess
-    together = 2 * rows.weight * rows.row_norm * unit
+    opposite = 2 * rows.longest * rows.row_norm * unit
     return ExpertCosts(
         block=ratio,
-        withhold=ratio / math.sqrt(2),
+        withhold=ratio * rows.withheld,
         label=span * rows.row_norm * unit,
-        person=math.hypot(matrices, together),
+        person=math.hypot(matrices, opposite),
     )
 
 
@@ -124,15 +148,15 @@ def noisy_newton(
     targets = np.clip(np.asarray(targets, dtype=np.float64), low, high)
     columns = int(block.shape[1])
     std = math.sqrt(config.releases) / ratio
-    # One charge for all: every release is made in units of its own bound for a replaced row, and a
-    # withheld row moves each of them by at most 1/√2 of that.
+    # One charge for all: every release is made in a unit that no replaced row exceeds, and of which
+    # a withheld row moves each of them by the same part.
     series = releaser.gaussian_series(
-        sensitivity=Sensitivity(replace=1.0, withhold=math.sqrt(0.5)),
+        sensitivity=Sensitivity(replace=1.0, withhold=rows.withheld),
         noise_std=std,
         count=config.releases,
         what=f"{what}: Gram matrix, curvature and {config.steps} gradients",
     )
-    square = math.sqrt(2) * rows.row_norm**2
+    square = rows.matrix_unit
     values, vectors = _released_spectrum(block, np.ones(len(targets)), square, series, std)
     values = values / 4
     w = np.zeros(columns)
@@ -142,12 +166,14 @@ def noisy_newton(
     prior = (rows.row_norm / config.prior_reach) ** 2
     for step in range(config.steps):
         p = expit(block @ w)
+        weights = rows.slope_weights(p)
         if step == 1:
-            # The first iterate is near enough to weigh rows by p(1 - p); what came before is
+            # The first iterate is near enough to weigh rows by p(1 - p)ω(p); what came before is
             # dropped.
-            values, vectors = _released_spectrum(block, p * (1 - p), square / 4, series, std)
+            bends = p * (1 - p) * weights
+            values, vectors = _released_spectrum(block, bends, square / 4, series, std)
             seen[:], evidence[:] = 0.0, 0.0
-        exact = np.asarray(block.T @ (p - targets)) / rows.gradient_replace
+        exact = np.asarray(block.T @ ((p - targets) * weights)) / rows.gradient_replace
         gradient = rows.gradient_replace * series.release(exact)
         inner = values * (values * (vectors.T @ w) - vectors.T @ gradient) / noise**2
         seen = config.memory * seen + inner

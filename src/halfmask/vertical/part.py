@@ -104,10 +104,11 @@ class VerticalModel:
     intercept: float
     rule: str
     label: str
-    classes: tuple[Any, ...]
+    classes: tuple[Any, ...] | None
     id: str
     privacy: Mapping[str, Mapping[str, Any]]
     details: Mapping[str, Any] = field(default_factory=dict)
+    label_bounds: tuple[float, float] | None = None
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -115,7 +116,7 @@ class VerticalModel:
         return tuple(self.weights)
 
     def score(self, scores: Mapping[str, Vector]) -> Vector:
-        """The log-odds of the second class."""
+        """The log-odds of the second class, or the number in units of half its range."""
         total = sum(weight * scores[name] for name, weight in self.weights.items())
         return np.asarray(self.intercept + total, dtype=np.float64)
 
@@ -125,13 +126,17 @@ class VerticalModel:
         return np.column_stack([1 - second, second])
 
     def predicted(self, score: Vector) -> Any:
-        """The likeliest class of each row."""
+        """The likeliest class of each row, or the number within its bounds."""
+        if self.classes is None:
+            assert self.label_bounds is not None
+            low, high = self.label_bounds
+            return np.clip((high + low) / 2 + (high - low) / 2 * score, low, high)
         return class_array(self.classes)[(score > 0).astype(int)]
 
     def save(self, folder: Path) -> None:
         """Write vertical.json."""
         folder.mkdir(parents=True, exist_ok=True)
-        told = {"format": MODEL, **vars(self), "classes": list(self.classes)}
+        told = {"format": MODEL, **vars(self), "classes": self.classes and list(self.classes)}
         told = {name: dict(v) if isinstance(v, Mapping) else v for name, v in told.items()}
         text = json.dumps(told, indent=2, allow_nan=False)
         write_durably(folder / MODEL_FILE, text.encode())
@@ -160,7 +165,13 @@ def _checked(kind: type[VerticalModel], told: dict[str, Any]) -> VerticalModel:
     model_folder.field(told, "intercept", int, float)
     model_folder.field(told, "privacy", dict)
     model_folder.field(told, "details", dict)
+    if told.get("classes") is None:
+        bounds = model_folder.field(told, "label_bounds", list)
+        plain = all(type(end) in (int, float) for end in bounds)
+        if len(bounds) != 2 or not plain or not bounds[0] < bounds[1]:
+            damaged("the bounds of its label")
+        return kind(**{**told, "classes": None, "label_bounds": tuple(map(float, bounds))})
     classes = tuple(model_folder.field(told, "classes", list))
     if len(classes) != 2:
         damaged("its classes")
-    return kind(**{**told, "classes": classes})
+    return kind(**{**told, "classes": classes, "label_bounds": None})

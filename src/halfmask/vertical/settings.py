@@ -33,8 +33,8 @@ class ExpertsConfig:
 
     method: ClassVar[str] = "experts"
 
-    steps: int = 32
-    memory: float = 0.9
+    steps: int = NewtonConfig.steps
+    memory: float = NewtonConfig.memory
     prior_reach: float = 2.0
     combine: Combine = "fixed"
     damping: float = DAMPING

@@ -36,7 +36,12 @@ from halfmask.vertical.experts import (
     training_costs,
 )
 from halfmask.vertical.fdml import FdmlConfig, FdmlNoise, FdmlParty, run_fdml
-from halfmask.vertical.labels import HiddenLabels, hide_labels
+from halfmask.vertical.labels import (
+    HiddenLabels,
+    check_expert_label,
+    check_hidable,
+    hide_labels,
+)
 from halfmask.vertical.loss import LossName, loss_named
 from halfmask.vertical.newton import ExpertRows, NewtonConfig
 from halfmask.vertical.party import admm_party
@@ -62,6 +67,11 @@ class Simulation:
     run: str = ""
     traffic: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """For a number: the names of its errors in `history`, in the label's own units."""
+        return tuple(n for n in ("train_rmse", "test_rmse") if n in self.history[-1])
+
 
 def _losses(
     task: Task, scores: Vector, test_scores: Vector | None, name: LossName = "logistic"
@@ -70,6 +80,12 @@ def _losses(
     values = {"train_loss": float(loss.value(scores, 2 * task.labels - 1).mean())}
     if test_scores is not None and task.test_labels is not None:
         values["test_loss"] = float(loss.value(test_scores, 2 * task.test_labels - 1).mean())
+    if task.label_bounds is not None:
+        half = (task.label_bounds[1] - task.label_bounds[0]) / 2
+        for part in ("train", "test"):
+            if f"{part}_loss" in values:
+                # The loss is half the square, in units of half the declared range.
+                values[f"{part}_rmse"] = half * math.sqrt(2 * values[f"{part}_loss"])
     return values
 
 
@@ -95,6 +111,7 @@ def simulate_admm(
 
     With `label_epsilon` labels are hidden by randomised response before the first broadcast.
     """
+    task.check_loss(config.loss)
     noise = noise or ShareNoise()
     doors: dict[str, Releaser] = {}
     sides: dict[str, AdmmParty] = {}
@@ -120,6 +137,7 @@ def simulate_admm(
     targets = 2 * task.labels - 1
     costs: dict[str, float] = {}
     if label_epsilon is not None:
+        check_hidable(task.label_bounds)
         if not loss_named(config.loss).linear_in_target:
             raise InputError(
                 f"Labels can be hidden for logistic and squared loss, not {config.loss}."
@@ -172,6 +190,7 @@ def simulate_fdml(
     start_seed: int = 0,
 ) -> Simulation:
     """SGD over distributed features, from small random coefficients as in A."""
+    task.check_loss(config.loss)
     noise = noise or FdmlNoise()
     doors: dict[str, Releaser] = {}
     parties: dict[str, FdmlParty] = {}
@@ -234,6 +253,7 @@ def simulate_experts(
     `label_private` puts the label under each party's guarantee too; `label_epsilon` hides it from
     the parties by randomised response.
     """
+    check_expert_label(task.label_bounds)
     config = config or NewtonConfig()
     hidden = None if label_epsilon is None else _hidden(task, budget, label_epsilon)
     share = SHARE if aggregate else 0.0
@@ -261,12 +281,7 @@ def simulate_experts(
     if label_private and hidden is None:
         # Without a ledger of the label holder's, what labels cost is stated and not limited.
         ledger = budget.label_ledger or MemoryLedger(epsilon=_UNLIMITED, delta=budget.delta)
-        terms = pay_for_labels(
-            coordinator,
-            releaser=budget.door(ledger, len(parties) + 1),
-            epsilon=budget.epsilon,
-            delta=budget.delta,
-        )
+        terms = pay_for_labels(coordinator, budget.door(ledger, len(parties) + 1), budget)
     else:
         labels = task.labels if hidden is None else hidden.targets
         terms = LabelTerms(prior=class_prior(labels, private=False, ratio=1.0, releaser=None))

@@ -27,7 +27,7 @@ _RUNS = 8_000
 
 def _calibrated(claim: Budget, *, rate: float = _RATE, steps: int = _STEPS) -> PoissonGaussianEvent:
     noise = noise_multiplier(
-        epsilon=claim.epsilon, delta=claim.delta, rate=rate, steps=steps, relation="replace"
+        Budget(epsilon=claim.epsilon, delta=claim.delta), rate=rate, steps=steps
     )
     return PoissonGaussianEvent(noise_multiplier=noise, rate=rate, steps=steps)
 
@@ -92,11 +92,13 @@ def lipschitz(claim: Budget, *, corrected: bool) -> Game:
     steps = _STEPS
     relation = "replace" if corrected else "withhold"
     noise = noise_multiplier(
-        epsilon=claim.epsilon,
-        delta=claim.delta,
+        Budget(
+            epsilon=claim.epsilon,
+            delta=claim.delta,
+            relation="replace" if corrected else "withhold",
+        ),
         rate=_RATE,
         steps=steps,
-        relation="replace" if corrected else "withhold",
     )
     event = PoissonGaussianEvent(noise_multiplier=noise, rate=_RATE, steps=steps)
     common = 20 * noise

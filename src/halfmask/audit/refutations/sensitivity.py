@@ -51,7 +51,7 @@ def add_remove(claim: Budget, *, corrected: bool) -> Game:
     """Noise for a withheld row, said to protect a replaced one; the twin accounts replacement."""
     accounted: Relation = "replace" if corrected else "withhold"
     noise = noise_multiplier(
-        epsilon=claim.epsilon, delta=claim.delta, rate=1.0, steps=1, relation=accounted
+        Budget(epsilon=claim.epsilon, delta=claim.delta, relation=accounted), rate=1.0, steps=1
     )
     event = PoissonGaussianEvent(noise_multiplier=noise, rate=1.0, steps=1)
     name = f"{'corrected' if corrected else 'refuted'}-add-remove"
@@ -64,11 +64,9 @@ def label_binary(claim: Budget, *, corrected: bool) -> Game:
     """Contributions ±x/2 of one weight vector, accounted as if they were orthogonal."""
     contribution = "general" if corrected else "label"
     noise = noise_multiplier(
-        epsilon=claim.epsilon,
-        delta=claim.delta,
+        Budget(epsilon=claim.epsilon, delta=claim.delta),
         rate=1.0,
         steps=1,
-        relation="replace",
         contribution="general" if corrected else "label",
     )
     event = PoissonGaussianEvent(

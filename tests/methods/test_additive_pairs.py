@@ -1,0 +1,261 @@
+"""Pairs of columns in `additive`: within their charge, found where they are, at little cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+from tests.audit.replays import Pair, assert_within_charge, corner_pairs, neighbour_pairs
+
+from halfmask import HalfmaskClassifier, HalfmaskRegressor
+from halfmask.audit import ReplayError
+from halfmask.effects import explain
+from halfmask.methods import additive, additive_pairs
+from halfmask.methods.additive import AdditivePlan
+from halfmask.methods.additive_pairs import candidates, pair_count
+from halfmask.model import Model
+from halfmask.schema import Column, Label, Schema
+
+LOUD = 2000.0
+ROLES = ("all", "half", "features", "label")
+
+
+@contextmanager
+def always_pairs() -> Iterator[pytest.MonkeyPatch]:
+    """Pairs are looked for on any table, and some are always chosen."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(additive, "_PAIRS_FROM", 0.0)
+        patch.setattr(additive_pairs, "_CLEAR", -math.inf)
+        yield patch
+
+
+@pytest.mark.parametrize("roles", ROLES)
+@given(data=st.data())
+@settings(max_examples=6, deadline=None)
+def test_no_neighbour_moves_the_releases_beyond_the_charge(roles: str, data: st.DataObject) -> None:
+    pair = data.draw(neighbour_pairs(roles=(roles,), labels=("two", "number")))
+    estimator = pair.estimator("additive", epsilon=LOUD)
+    with always_pairs():
+        assert_within_charge(estimator, pair.frame, pair.neighbour, replaced=pair.replaced)
+
+
+@given(pair=neighbour_pairs(roles=("all", "half"), labels=("two", "number"), withheld=True))
+@settings(max_examples=6, deadline=None)
+def test_a_withheld_label_moves_the_releases_within_the_charge(pair: Pair) -> None:
+    estimator = pair.estimator("additive", epsilon=LOUD, relation="withhold")
+    with always_pairs():
+        assert_within_charge(estimator, pair.frame, pair.neighbour, replaced=pair.replaced)
+
+
+@pytest.mark.parametrize("label", ["two", "number"])
+@pytest.mark.parametrize("roles", ROLES)
+def test_far_neighbours_stay_within_the_charge(roles: str, label: str) -> None:
+    pairs, shares = list(corner_pairs(roles, label)), []
+    with always_pairs():
+        for pair in pairs[len(pairs) // 2 - 1 :: -25] + pairs[::-29]:
+            estimator = (longer := _longer(pair)).estimator("additive", epsilon=LOUD)
+            shares.append(
+                assert_within_charge(estimator, longer.frame, longer.neighbour, replaced=0)
+            )
+    assert max(shares) > 0.1
+
+
+def _longer(pair: Pair) -> Pair:
+    frames = [
+        pd.concat([first, *[pair.frame.iloc[1:]] * 5], ignore_index=True)
+        for first in (pair.frame, pair.neighbour)
+    ]
+    return replace(pair, frame=frames[0], neighbour=frames[1])
+
+
+@pytest.mark.parametrize("mutation", ["exact counts", "chosen by exact sums", "a shorter row"])
+def test_mistakes_are_caught_by_a_replay(mutation: str) -> None:
+    with always_pairs() as patch:
+        if mutation == "exact counts":
+            real = additive_pairs.PairSearch._counted
+
+            def counted(self: Any, chosen: Any, columns: Any) -> Any:
+                features = real(self, chosen, columns)
+                exact = additive_pairs.CodeSums(columns).sums(self.weights)
+                pairs = zip(features, exact, strict=True)
+                return [replace(f, share=(own + 1) / (own + 1).sum()) for f, own in pairs]
+
+            patch.setattr(additive_pairs.PairSearch, "_counted", counted)
+        elif mutation == "chosen by exact sums":
+
+            def likelier(self: Any) -> Any:
+                self._worth.release(np.zeros(1), (1.0, 1.0))
+                slopes = self._slopes(0.5, 0.5, self._start)
+                sums, _ = self._sums.sums_at([], slopes)
+                return np.array([np.abs(own).max() for own in sums])
+
+            patch.setattr(additive_pairs._Finder, "likelier", likelier)
+        else:
+            patch.setattr(additive_pairs._Finder, "_lengths", lambda self, factors: (0.3, 0.3))
+        with pytest.raises((AssertionError, ReplayError)):
+            _try_all_corners()
+
+
+def _try_all_corners() -> None:
+    for pair in corner_pairs("all", "two"):
+        estimator = (longer := _longer(pair)).estimator("additive", epsilon=LOUD)
+        assert_within_charge(estimator, longer.frame, longer.neighbour, replaced=0)
+
+
+@given(
+    rows=st.floats(1, 1e9),
+    private=st.integers(0, 100),
+    public=st.integers(0, 100),
+    label_private=st.booleans(),
+    number=st.booleans(),
+    mu=st.floats(1e-3, 1e3),
+)
+def test_pairs_are_planned_only_where_noise_lets_them_be_heard(
+    rows: float, private: int, public: int, label_private: bool, number: bool, mu: float
+) -> None:
+    if not (label_private or private):
+        return
+    facts: dict[str, Any] = {
+        "rows": rows,
+        "private_columns": private,
+        "public_columns": public,
+        "label_private": label_private,
+        "number": number,
+        "mu": mu,
+    }
+    plan = AdditivePlan.of(**facts)
+    count = pair_count(private, public, label_private=label_private)
+    hidden = [True] * private + [False] * public
+    assert count == len(candidates(hidden, label_private=label_private))
+    heard = count and count <= 2000 and mu * rows >= 6000 * math.sqrt(count)
+    assert (plan.pairs > 0) == (plan.pair_descent > 0) == bool(heard and plan.steps)
+    several = AdditivePlan.of(**facts, several=True)
+    assert several.pairs == several.pair_descent == 0
+    if not heard:
+        assert plan == several
+    elif plan.steps and private:
+        assert plan.descent >= 0.79 * several.descent
+
+
+def _people(rows: int, seed: int, *, number: bool = False, product: float = 1.5) -> pd.DataFrame:
+    """The label depends on a product of two columns, which tell nothing one by one."""
+    rng = np.random.default_rng(seed)
+    one, two, three = rng.normal(size=(3, rows))
+    kind = rng.choice(list("abc"), rows)
+    score = product * one * two + 0.6 * three + 0.5 * (kind == "a") - 0.8
+    y: Any = np.where(rng.random(rows) < 1 / (1 + np.exp(-score)), "yes", "no")
+    if number:
+        y = np.clip(score + rng.normal(size=rows), -6, 6)
+    return pd.DataFrame({"one": one, "two": two, "three": three, "kind": kind, "y": y})
+
+
+def _schema(
+    public: tuple[str, ...] = (), *, label: str = "private", number: bool = False
+) -> Schema:
+    role: Any = label
+    target: dict[str, Any] = {"bounds": (-6, 6)} if number else {"classes": ("no", "yes")}
+    kinds: dict[str, dict[str, Any]] = {
+        name: {"kind": "number", "bounds": (-4, 4)} for name in ("one", "two", "three")
+    }
+    kinds["kind"] = {"kind": "category", "categories": tuple("abc")}
+    columns = [
+        Column(name, "public" if name in public else "private", **kind)
+        for name, kind in kinds.items()
+    ]
+    return Schema(Label("y", role, **target), tuple(columns))
+
+
+def _auc(model: Any, test: pd.DataFrame) -> float:
+    return float(roc_auc_score(test["y"] == "yes", model.predict_proba(test)[:, 1]))
+
+
+ASKED = {"epsilon": 4.0, "delta": 1e-6, "unsafe_seed": 3, "method": "additive"}
+
+
+@pytest.mark.parametrize(
+    ("public", "label"),
+    [((), "private"), (("one", "three"), "private"), (("one", "kind"), "public")],
+)
+def test_a_product_of_two_columns_is_learnt(public: tuple[str, ...], label: str) -> None:
+    train, test = _people(20_000, 1), _people(10_000, 2)
+    model = HalfmaskClassifier(_schema(public, label=label), **ASKED).fit(train)
+    assert ["two", "one"] in model.model_.details["pairs"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(additive, "_PAIRS_FROM", math.inf)
+        alone = HalfmaskClassifier(_schema(public, label=label), **ASKED).fit(train)
+    assert _auc(model, test) > _auc(alone, test) + 0.08
+    yes = (test["y"] == "yes").to_numpy()
+    chance = model.predict_proba(test)[:, 1]
+    parts = np.array_split(np.argsort(chance), 10)
+    assert np.mean([abs(chance[part].mean() - yes[part].mean()) for part in parts]) < 0.03
+    covered = model.model_.details["covered"]
+    assert abs(covered["auc"] - _auc(model, test)) < 0.03
+
+
+def test_a_product_is_learnt_for_numbers() -> None:
+    train, test = _people(20_000, 1, number=True), _people(5_000, 2, number=True)
+    model = HalfmaskRegressor(_schema(number=True), **ASKED).fit(train)
+    assert ["two", "one"] in model.model_.details["pairs"]
+    assert model.score(test) > 0.55
+
+
+def test_a_table_without_interactions_loses_nearly_nothing() -> None:
+    train, test = _people(20_000, 1, product=0.0), _people(20_000, 2, product=0.0)
+    found = []
+    for least in (6000.0, math.inf):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(additive, "_PAIRS_FROM", least)
+            found.append(_auc(HalfmaskClassifier(_schema(), **ASKED).fit(train), test))
+    assert found[0] > found[1] - 0.002
+
+
+def test_a_stored_model_and_an_explanation_know_the_pairs(tmp_path: Any) -> None:
+    train = _people(20_000, 1)
+    model = HalfmaskClassifier(_schema(), **ASKED).fit(train)
+    model.model_.save(tmp_path / "model")
+    again = Model.load(tmp_path / "model")
+    assert np.array_equal(again.scores(again.encode(train))[:, 0], model.decision_function(train))
+    told = [explain(again, train[row : row + 1]) for row in range(6)]
+    scores = model.decision_function(train[:6])
+    for each, score in zip(told, scores, strict=True):
+        assert "one and two" in each.added
+        assert each.average + sum(each.added.values()) == pytest.approx(score)
+    # What an average row gets does not depend on the row that is explained.
+    assert np.ptp([each.average for each in told]) < 1e-9
+    assert np.ptp([each.added["one and two"] for each in told]) > 0.1
+
+
+def test_a_damaged_pair_is_refused(tmp_path: Any) -> None:
+    model = HalfmaskClassifier(_schema(), **ASKED).fit(_people(20_000, 1)).model_
+    arrays = dict(model.arrays())
+    common = {"details": {}, "classes": model.classes}
+    for name, value in (
+        ("pair.0.columns", np.array([1, 9])),
+        ("pair.0.first", arrays["pair.0.first"] + 50),
+        ("pair.0.weights", arrays["pair.0.weights"] * math.nan),
+    ):
+        with pytest.raises(ValueError, match="pair"):
+            type(model).from_arrays({**arrays, name: value}, **common)
+
+
+@pytest.mark.slow
+def test_a_product_in_a_million_rows_is_learnt_as_boosted_trees_learn_it() -> None:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    train, test = _people(1_000_000, 1), _people(100_000, 2)
+    asked = {**ASKED, "epsilon": 1.0}
+    model = HalfmaskClassifier(_schema(), **asked).fit(train)
+    names = ["one", "two", "three"]
+    made = [frame[names].assign(kind=frame["kind"].map(ord)) for frame in (train, test)]
+    trees = HistGradientBoostingClassifier().fit(made[0], train["y"])
+    best = roc_auc_score(test["y"] == "yes", trees.predict_proba(made[1])[:, 1])
+    assert _auc(model, test) > best - 0.02
