@@ -51,7 +51,7 @@ def quiet(person: Person, address: str) -> None:
 
 
 def trained(person: Person) -> None:
-    person.until("location.hash === '#result' && document.querySelector('#cards .card')", 400)
+    person.until("location.hash === '#result' && document.querySelector('#cards .card')", 900)
     person.until("document.querySelector('#effects svg, #effects p')")
 
 
