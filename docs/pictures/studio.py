@@ -44,7 +44,7 @@ def main(out: Path, *, train: bool = True) -> None:
             for column in PUBLIC:
                 place = rows.column_names.index(column)
                 person.click(f"#rows tr[data-id='{place}'] button.public")
-            person.until("document.querySelectorAll('#rows svg').length > 4")
+            person.until("document.querySelectorAll('#rows svg').length > 0")
             for number in (1, 2) if train else ():
                 person.go("train")
                 person.until(

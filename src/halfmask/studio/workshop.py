@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from halfmask.accounting.budget import Budget, printed
-from halfmask.accounting.gaussian import check_delta, check_epsilon
-from halfmask.accounting.relations import check_relation
+from halfmask.accounting.relations import check_delta, check_epsilon, check_relation
 from halfmask.checking import Checked, Looked, check_rows, look_at
 from halfmask.errors import HalfmaskError, InputError
 from halfmask.reading import FileRows
