@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -46,17 +47,21 @@ def test_public_columns_and_classes_change_the_method() -> None:
     assert (found["method"], found["steps"]) == ("additive", 1)
 
 
+def _public(stage: dict[str, Any]) -> bool:
+    return "public features" in stage["what"]
+
+
 def test_how_many_are_public_changes_the_answer() -> None:
     table = ("plan", "--rows", "30000", "--columns", "14", "--epsilon", "1", "--delta", "1e-6")
     found = [
         json.loads(run(*table, "--public", public, "--json").stdout) for public in ("3", "7", "14")
     ]
     assert {each["method"] for each in found} == {"additive"}
-    noises = [
-        next(s["noise_multiplier"] for s in each["stages"] if "public features" in s["what"])
+    shares = [
+        next(s["releases"] / s["noise_multiplier"] ** 2 for s in each["stages"] if _public(s))
         for each in found
     ]
-    assert noises[0] > noises[1] > noises[2], "more public columns get more of the budget"
+    assert shares[0] < shares[1] < shares[2], "more public columns get more of the budget"
 
 
 def test_words_name_the_method_the_error_and_what_it_assumes() -> None:

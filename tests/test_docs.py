@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -17,7 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pytest
+from click.testing import CliRunner
 
+from halfmask.cli import main
 from halfmask.datasets import load_adult
 from halfmask.schema import Schema
 
@@ -95,8 +98,40 @@ def prepared_folder(folder: Path) -> Path:
 
 
 def run_shell(block: Block, folder: Path, prepared: Path) -> None:
-    """`bash -e`; where the reader is told to edit a file, the filled-in one takes its place."""
+    """Line by line; where the reader is told to edit a file, the filled-in one takes its place.
+
+    A command of halfmask runs in this process, as a process of its own would take seconds to start;
+    anything else by `bash -e`.
+    """
     script = _EDIT.sub(rf'cp "{prepared}/\g<file>" \g<file>', block.body)
+    for line in script.replace("\\\n", " ").splitlines():
+        command = _ours(line)
+        if command is None:
+            _bash(block, line, folder)
+            continue
+        words, out = command
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 0, f"line {block.line}: {line}\n{done.output}"
+        if out is not None:
+            (folder / out).write_text(done.stdout, encoding="utf-8")
+
+
+def _ours(line: str) -> tuple[list[str], str | None] | None:
+    """The words of a command of halfmask alone, and the file its output goes to; None otherwise."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>()")
+    lexer.whitespace_split = True
+    words = list(lexer)
+    if words[:1] != ["halfmask"]:
+        return None
+    if len(words) > 2 and words[-2] == ">":
+        words, out = words[:-2], words[-1]
+    else:
+        out = None
+    plain = not any(set(word) <= set("|&;<>()") for word in words) and "$" not in line
+    return (words[1:], out) if plain else None
+
+
+def _bash(block: Block, script: str, folder: Path) -> None:
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", script],
@@ -171,3 +206,15 @@ def test_the_reader_of_pages_sees_fences_and_titles(tmp_path: Path) -> None:
     assert (second.line, second.language) == (5, "sh")
     with pytest.raises(AssertionError, match="line 5"):
         run_shell(second, tmp_path, tmp_path)
+    wrong = Block(7, "sh", None, "halfmask ledger show absent")
+    with pytest.raises(AssertionError, match="line 7"):
+        run_shell(wrong, tmp_path, tmp_path)
+
+
+def test_only_a_command_of_ours_alone_runs_in_this_process() -> None:
+    assert _ours("halfmask init a.csv --label 'x y' > b.toml  # note") == (
+        ["init", "a.csv", "--label", "x y"],
+        "b.toml",
+    )
+    for line in ("halfmask a | head", "FOO=1 halfmask a", "halfmask a && b", "ls", "halfmask $X"):
+        assert _ours(line) is None

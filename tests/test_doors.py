@@ -132,3 +132,52 @@ def test_an_interrupted_training_that_released_nothing_leaves_nothing(
     done = halfmask("train", model / "people.csv", *words)
     assert done.exit_code == 130
     assert not (tmp_path / "m").exists()
+
+
+def test_a_name_with_a_dot_is_told_to_be_quoted(tmp_path: Path) -> None:
+    (tmp_path / "dots.csv").write_text("a.b,y\n1,no\n2,yes\n")
+    label = '[label]\nname = "y"\nrole = "private"\nclasses = ["no", "yes"]\n'
+    column = 'role = "private"\nkind = "number"\nbounds = [0, 9]\n'
+    (tmp_path / "s.toml").write_text(f"{label}[columns.a.b]\n{column}")
+    words = ("check", tmp_path / "dots.csv", "--schema", tmp_path / "s.toml")
+    told = " ".join(halfmask(*words).output.split())
+    assert """write [columns."a.b"]""" in told
+    (tmp_path / "s.toml").write_text(f'{label}[columns."a.b"]\n{column}')
+    assert halfmask(*words).exit_code == 0
+    template = halfmask("init", tmp_path / "dots.csv", "--label", "y").stdout
+    assert '[columns."a.b"]' in template
+
+
+def test_a_plan_follows_the_number_of_public_columns() -> None:
+    size = ("plan", "--rows", 20000, "--columns", 20, "--epsilon", 1, "--delta", "1e-6")
+    found = [halfmask(*size, "--public", public, "--json").stdout for public in (0, 5, 15)]
+    assert len(set(found)) == 3
+
+
+def test_what_is_left_in_a_ledger_is_what_still_fits(model: Path, tmp_path: Path) -> None:
+    """To the last digit that is shown; and no line is longer than a terminal."""
+    book = tmp_path / "book"
+    halfmask("ledger", "create", book, "--epsilon", 2, "--delta", "1e-6")
+    words = ("train", model / "people.csv", "--schema", model / "people.toml", "--method", "gd")
+    words = (*words, "--ledger", book, "--epsilon")
+    assert halfmask(*words, 1, "--out", tmp_path / "a").exit_code == 0
+    shown = halfmask("ledger", "show", book).stdout
+    left = float(shown.partition("a training with epsilon ")[2].split()[0])
+    assert left > 1
+    assert max(len(line) for line in shown.splitlines() if str(book) not in line) <= 80
+    assert halfmask(*words, left + 0.001, "--out", tmp_path / "b").exit_code == 3
+    assert halfmask(*words, left, "--out", tmp_path / "b").exit_code == 0
+
+
+def test_a_model_that_is_a_constant_is_called_so(tmp_path: Path) -> None:
+    rows = "\n".join(f"{place % 9},{'yes' if place % 3 else 'no'}" for place in range(60))
+    (tmp_path / "few.csv").write_text(f"x,y\n{rows}\n")
+    (tmp_path / "s.toml").write_text(
+        '[label]\nname = "y"\nrole = "private"\nclasses = ["no", "yes"]\n'
+        '[columns.x]\nrole = "private"\nkind = "number"\nbounds = [0, 9]\n'
+    )
+    words = ("--schema", tmp_path / "s.toml", "--epsilon", 0.5, "--out", tmp_path / "m")
+    said = halfmask("train", tmp_path / "few.csv", *words)
+    assert said.exit_code == 0, said.output
+    assert "This model is a constant" in said.stdout
+    assert max(len(line) for line in said.stdout.splitlines() if str(tmp_path) not in line) <= 80

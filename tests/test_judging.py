@@ -96,3 +96,76 @@ def test_scores_by_group_are_those_of_the_groups_rows(trained: Path) -> None:
     assert set(found) == {"left", "right"}
     assert found["left"]["log_loss"] == pytest.approx(alone["log_loss"])
     assert found["left"]["rows"] + found["right"]["rows"] == 800
+
+
+def test_the_reference_without_privacy_is_given_on_request_and_marked(
+    tmp_path: Path,
+) -> None:
+    pyarrow.csv.write_csv(rows(3000, 1, 1.0), tmp_path / "train.csv")
+    pyarrow.csv.write_csv(rows(800, 2, 1.0), tmp_path / "test.csv")
+    (tmp_path / "s.toml").write_text(SCHEMA.format(label="public"))
+    words = ("--schema", tmp_path / "s.toml", "--epsilon", 2, "--out", tmp_path / "model")
+    said = halfmask("train", tmp_path / "train.csv", *words, "--reference")
+    assert "NOT PRIVATE: computed from exact private values" in said
+    assert "The public columns alone have log loss" in " ".join(said.split())
+    model = (tmp_path / "model" / "model.json").read_text()
+    assert "boosted" not in model, "it is printed only"
+    score = ("evaluate", tmp_path / "model", tmp_path / "test.csv")
+    assert "NOT PRIVATE" not in halfmask(*score)
+    told = ("--reference", tmp_path / "train.csv")
+    found = json.loads(halfmask(*score, *told, "--json"))
+    assert found["reference"]["private"] is False
+    for kind in ("boosted_trees", "linear"):
+        assert found["reference"][kind]["log_loss"] < found["constant"]["log_loss"]
+    assert "NOT PRIVATE" in halfmask(*score, *told)
+    out = tmp_path / "report.md"
+    page = ("report", tmp_path / "model", "--data", tmp_path / "test.csv", "--out", out)
+    halfmask(*page, *told, "--by", "y", "--format", "md")
+    text = out.read_text()
+    for told_of in ("NOT PRIVATE", "Boosted trees", "| True class | Called a |", "Recall", "| y |"):
+        assert told_of in text, told_of
+
+
+def test_numbers_to_predict_have_a_reference_too(tmp_path: Path) -> None:
+    from halfmask.reference import reference
+    from halfmask.schema import Schema
+    from halfmask.table import Encoder
+
+    rng = np.random.default_rng(1)
+    x = rng.uniform(0, 10, 600)
+    frame = pa.table({"x": x, "y": 3 * x + rng.normal(0, 1, 600)})
+    column = {"role": "private", "kind": "number", "bounds": [0, 10]}
+    label = {"name": "y", "role": "private", "bounds": [0, 40]}
+    schema = Schema.from_dict({"label": label, "columns": {"x": column}})
+    found = reference(Encoder.fit(schema, frame).encode(frame))
+    assert found["boosted_trees"]["r2"] > 0.9
+    assert found["linear"]["r2"] > 0.9
+
+
+def test_a_reference_predicts_classes_that_its_rows_lack() -> None:
+    """Three classes are declared, two of them are there."""
+    from halfmask.reference import reference
+    from halfmask.schema import Schema
+    from halfmask.table import Encoder
+
+    frame = rows(300, 4, 1.0)
+    text = SCHEMA.format(label="private").replace('["a", "b"]', '["a", "b", "c"]')
+    import tomllib
+
+    schema = Schema.from_dict(tomllib.loads(text))
+    table = Encoder.fit(schema, frame).encode(frame)
+    found = reference(table, [table])
+    assert found["linear"]["log_loss"] < 0.69
+
+
+def test_every_class_has_a_line_that_looks_like_no_other() -> None:
+    pytest.importorskip("matplotlib")
+    from halfmask.report import plots
+
+    curves = {f"class {place}": [(0.0, 0.0), (1.0, 1.0)] for place in range(12)}
+    for draw in (plots.roc, plots.calibration):
+        lines = draw(curves).get_lines()
+        named = [line for line in lines if str(line.get_label()).startswith("class")]
+        assert [line.get_label() for line in named] == list(curves)
+        looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in named}
+        assert len(looks) == 12

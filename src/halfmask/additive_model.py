@@ -31,10 +31,13 @@ class AdditiveConfig:
 
     `public_model` takes the place of the free model (see `public_model.cross_fitted_public`).
     `sample_weight` are weights of the rows, not negative, of which the largest counts as 1.
+    `free_models`, one for each class of several, are taken as they are. That is for imagined rows
+    (halfmask.effects): on rows that they have seen, their errors would be too small.
     """
 
     public_model: Any = None
     sample_weight: Floats | None = None
+    free_models: tuple[FreeModel | PublicModel, ...] = ()
 
 
 def fit_additive(
@@ -56,8 +59,11 @@ def fit_additive(
         _check_public_model(table, public_model)
     mu = releaser.budget.mu
     if table.classes is not None and len(table.classes) > 2:
-        return ClassesRun(table, releaser, mu, public_model, sample_weight).run()
-    return AdditiveRun(table, releaser, mu, public_model, sample_weight).run()
+        run: AdditiveRun = ClassesRun(table, releaser, mu, public_model, sample_weight)
+    else:
+        run = AdditiveRun(table, releaser, mu, public_model, sample_weight)
+    run.free_models = list(config.free_models)
+    return run.run()
 
 
 def _check_public_model(table: Table, public_model: Any) -> None:

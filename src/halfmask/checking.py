@@ -26,6 +26,7 @@ from halfmask.frames import dates, numbered, numbers, texts
 from halfmask.reading import FileRows, open_rows
 from halfmask.schema import Column, Label, Schema, Unit, schema_parts, suggest
 from halfmask.short_schema import patterns, read_tables
+from halfmask.signs import part_of, tell
 from halfmask.table import label_codes
 from halfmask.units import unit_codes
 
@@ -191,10 +192,12 @@ def _check_values(
         hint = suggest(name, [each for each in rows.column_names if each not in wanted])
         message = f"The data has no column {name!r}.{hint} Add it, or remove it from the schema."
         found.faults.append(Finding(name, message))
-    for part in parts:
+    for at, part in enumerate(parts):
+        tell("checking columns", at / len(parts))
         if part.name in missing:
             continue
-        looked = look(rows, part)
+        with part_of("checking columns"):
+            looked = look(rows, part)
         if looked.state is not None:
             found.states[part.name] = looked.state
         found.faults += looked.faults

@@ -24,6 +24,7 @@ from halfmask.errors import BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.methods.auto import Choice
 from halfmask.model import Model
+from halfmask.signs import part_of
 from halfmask.table import Encoder, Table
 from halfmask.training import choose_method, train, whole_seconds
 
@@ -71,14 +72,24 @@ class _Total(BudgetLedger):
     def __init__(self, own: MemoryLedger, book: Ledger | None) -> None:
         self.budget = own.budget
         self._own, self._book = own, book
+        self._in_book: dict[int, int] = {}
 
     def charge(
         self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
     ) -> int:
+        number = self._own.charge(events, what, seeded=seeded, run=run)
         if self._book is not None:
-            self._own.check_room(events)
-            self._book.charge(events, what, seeded=seeded, run=run)
-        return self._own.charge(events, what, seeded=seeded, run=run)
+            try:
+                self._in_book[number] = self._book.charge(events, what, seeded=seeded, run=run)
+            except BaseException:
+                self._own.refund(number)
+                raise
+        return number
+
+    def refund(self, charge: int) -> None:
+        if self._book is not None:
+            self._book.refund(self._in_book.pop(charge))
+        self._own.refund(charge)
 
     def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
         self._own.begin_part(charge, events, what)
@@ -205,14 +216,15 @@ def run(
         if progress is not None:
             progress(place / len(planned.choices), choice.method)
         started = time.perf_counter()
-        model = train(
-            table,
-            replace(budget, epsilon=planned.each),
-            method=planned.configs.get(choice.method, choice.method),
-            noise=noise_source(),
-            encoder=encoder,
-            ledger=total,
-        )
+        with part_of("compare", place / len(planned.choices), (place + 1) / len(planned.choices)):
+            model = train(
+                table,
+                replace(budget, epsilon=planned.each),
+                method=planned.configs.get(choice.method, choice.method),
+                noise=noise_source(),
+                encoder=encoder,
+                ledger=total,
+            )
         if planned.auto == choice.method:
             model = replace(model, reason=choice.reason)
         seconds = whole_seconds(started)

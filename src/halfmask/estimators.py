@@ -85,8 +85,16 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train under (epsilon, delta); spends that budget on the rows of `X`.
 
-        `sample_weight` holds one number >= 0 for each row and counts as public: it must not be
-        made from private columns. Weights that differ are for the method additive.
+        Parameters
+        ----------
+        X : frame or array
+            With a schema a frame (pandas, polars, pyarrow) that has its columns; otherwise an
+            array, all of it private.
+        y : array, optional
+            The label; with a schema it may be a column of the frame.
+        sample_weight : array, optional
+            One number >= 0 for each row. They count as public and must not be made from private
+            columns; weights that differ are for the method additive.
         """
         if self.__dict__.get("_is_clone"):
             warnings.warn(
@@ -159,7 +167,18 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         return self._effects
 
     def explain(self, row: Any) -> Explanation:
-        """What each column of one row (a frame of one row, or a mapping) added to its score."""
+        """What each column of one row added to its score.
+
+        Parameters
+        ----------
+        row : frame of one row, or mapping
+            The columns of the schema.
+
+        Returns
+        -------
+        Explanation
+            The average row's score, and what each column added to it.
+        """
         check_is_fitted(self)
         from halfmask.effects import explain
 
@@ -354,15 +373,61 @@ class _Regressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[misc]
 class HalfmaskClassifier(_Classifier):
     """Classes from public and private columns, the guarantee covering exactly the private part.
 
-    Parameters: `schema` names roles, bounds and categories (None: everything is private, rows
-    clipped to `row_norm`); `epsilon`, `delta` and `relation` are the guarantee; `method` is "auto",
-    a name of `halfmask.training.METHODS` or a configuration (`GdConfig(steps=40)`); `public` is a
-    function of rows whose value is public, or "all" columns;
-    `public_model` is an unfitted scikit-learn classifier of a public label on the public columns,
-    from which the private part starts (default: our own free model);
-    `ledger` is a file that composes many fits; `unsafe_seed` makes the noise reproducible and the
-    model not private. Fitted: `classes_`, `coef_`, `intercept_`, `method_`, `reason_`, `privacy_`,
-    `effects_`, `feature_names_in_`.
+    Parameters
+    ----------
+    schema : Schema, optional
+        Roles, bounds and categories of the columns. Without one every column and the label are
+        private, and rows are clipped to `row_norm`.
+    epsilon : float, default=1.0
+        The privacy budget: changing one row's private values makes any set of outcomes at most
+        e^epsilon times as likely, but for `delta`.
+    delta : float, default=1e-6
+        Well below one over the number of rows.
+    relation : {"replace", "withhold"}, default="replace"
+        What is compared: private values exchanged for any others, or withheld.
+    method : str or configuration, default="auto"
+        "auto", a name of `halfmask.training.METHODS`, or a configuration such as
+        `GdConfig(steps=40)` (docs/settings.md).
+    row_norm : float, default=1.0
+        The length to which rows of bare arrays are clipped.
+    public : callable or "all", optional
+        For bare arrays: a function of rows whose value is public, or all columns.
+    public_model : scikit-learn estimator, optional
+        An unfitted model of a public label on the public columns, from which the private part
+        starts. By default our own free model.
+    ledger : path or Ledger, optional
+        A file that composes all that is spent on a data set (`halfmask ledger create`).
+    options : mapping, optional
+        Settings of the method by name, instead of a configuration.
+    unsafe_seed : int, optional
+        Makes the noise reproducible, and the model NOT private.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The classes, in the order of `predict_proba`.
+    privacy_ : Statement
+        What is promised about the private columns.
+    effects_ : Effects
+        What each level of a column adds to the score, with bars for the noise in it.
+    model_ : Model
+        The fitted model: `model_.save(folder)` stores it without pickle.
+    method_, reason_ : str
+        The method that was used, and why.
+    coef_, intercept_ : ndarray
+        Of linear methods.
+    feature_names_in_ : ndarray
+        The columns of the schema, in order.
+
+    Examples
+    --------
+    >>> from halfmask import HalfmaskClassifier
+    >>> from halfmask.datasets import load_adult
+    >>> train, test, schema = load_adult()
+    >>> model = HalfmaskClassifier(schema, epsilon=1.0, delta=1e-6).fit(train.slice(0, 1000))
+    >>> chances = model.predict_proba(test.slice(0, 5))
+    >>> print(model.privacy_.epsilon <= 1.0)
+    True
     """
 
     def __init__(
@@ -396,9 +461,63 @@ class HalfmaskClassifier(_Classifier):
 
 
 class HalfmaskRegressor(_Regressor):
-    """Numbers from public and private columns; parameters as of `HalfmaskClassifier`.
+    """Numbers from public and private columns, the guarantee covering exactly the private part.
 
-    `label_bounds` bounds the target of bare arrays; a schema declares it instead.
+    Parameters
+    ----------
+    schema : Schema, optional
+        Roles, bounds and categories of the columns. Without one every column and the label are
+        private, and rows are clipped to `row_norm`.
+    epsilon : float, default=1.0
+        The privacy budget: changing one row's private values makes any set of outcomes at most
+        e^epsilon times as likely, but for `delta`.
+    delta : float, default=1e-6
+        Well below one over the number of rows.
+    relation : {"replace", "withhold"}, default="replace"
+        What is compared: private values exchanged for any others, or withheld.
+    method : str or configuration, default="auto"
+        "auto", a name of `halfmask.training.METHODS`, or a configuration such as
+        `GdConfig(steps=40)` (docs/settings.md).
+    row_norm : float, default=1.0
+        The length to which rows of bare arrays are clipped.
+    label_bounds : pair of float, default=(-1.0, 1.0)
+        Between which the target of bare arrays lies; a schema declares it instead.
+    public : callable or "all", optional
+        For bare arrays: a function of rows whose value is public, or all columns.
+    public_model : scikit-learn estimator, optional
+        An unfitted model of a public label on the public columns, from which the private part
+        starts. By default our own free model.
+    ledger : path or Ledger, optional
+        A file that composes all that is spent on a data set (`halfmask ledger create`).
+    options : mapping, optional
+        Settings of the method by name, instead of a configuration.
+    unsafe_seed : int, optional
+        Makes the noise reproducible, and the model NOT private.
+
+    Attributes
+    ----------
+    privacy_ : Statement
+        What is promised about the private columns.
+    effects_ : Effects
+        What each level of a column adds to the number, with bars for the noise in it.
+    model_ : Model
+        The fitted model: `model_.save(folder)` stores it without pickle.
+    method_, reason_ : str
+        The method that was used, and why.
+    coef_, intercept_ : ndarray
+        Of linear methods.
+    feature_names_in_ : ndarray
+        The columns of the schema, in order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from halfmask import HalfmaskRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-0.5, 0.5, (500, 2))
+    >>> model = HalfmaskRegressor(epsilon=5.0, method="gd").fit(X, X[:, 0])
+    >>> print(model.predict(X[:3]).shape)
+    (3,)
     """
 
     def __init__(

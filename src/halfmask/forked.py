@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from multiprocessing.pool import Pool
 from typing import Any, TypeVar
+
+from halfmask.signs import hush
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -23,6 +26,8 @@ def forked_pool(workers: int | None = None) -> Pool | None:
 
 def _one_thread() -> None:
     """A worker has a core of its own, and waits for ever on threads that a fork left behind."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
+    hush()  # the bar is the parent's
     os.environ["OMP_NUM_THREADS"] = "1"
     torch = sys.modules.get("torch")
     if torch is not None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from importlib import import_module
@@ -21,7 +19,15 @@ from scipy.special import expit, softmax
 
 from halfmask.errors import DataError, InputError
 from halfmask.methods.fitted import LinearFit
-from halfmask.model_folder import damaged, field, read_arrays, read_json, rebuilt
+from halfmask.model_folder import (
+    damaged,
+    field,
+    read_arrays,
+    read_json,
+    rebuilt,
+    replacing,
+    write_text,
+)
 from halfmask.row_products import times
 from halfmask.statement import Statement
 from halfmask.stored_options import options_from_json, options_to_json
@@ -126,7 +132,7 @@ class Model(ABC):
             raise InputError(reason)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        with _replacing(folder / "model.npz") as path, path.open("wb") as file:
+        with replacing(folder / "model.npz") as path, path.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **self.arrays())
         description = {
             "format": FORMAT,
@@ -143,8 +149,7 @@ class Model(ABC):
             "features": None if self.encoder is None else _widths(self.encoder),
             "privacy": self.privacy.to_json(),
         }
-        with _replacing(folder / "model.json") as path:
-            path.write_text(json.dumps(description, indent=2, allow_nan=False), encoding="utf-8")
+        write_text(folder / "model.json", json.dumps(description, indent=2, allow_nan=False))
 
     @staticmethod
     def load(folder: str | Path) -> Model:
@@ -316,11 +321,3 @@ def _storable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_storable(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@contextmanager
-def _replacing(target: Path) -> Iterator[Path]:
-    """A temporary path beside `target`, moved over it when the block ends without an error."""
-    temporary = target.with_name(target.name + ".part")
-    yield temporary
-    os.replace(temporary, target)

@@ -1,4 +1,4 @@
-"""Reading the files of a model folder, which may be damaged or made to harm.
+"""Writing files whole, and reading those of a model folder, which may be damaged or made to harm.
 
 Every file is read through here: regular files only, of bounded size, and arrays of plain numbers
 whose header says no more than the file holds. Whatever else is wrong ends as one clear error.
@@ -57,6 +57,23 @@ def opened(path: Path, most: int) -> Iterator[IO[bytes]]:
         if status.st_size > most:
             damaged(f"{path.name} is too large to be what training wrote")
         yield file
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A temporary path beside `target`, moved over it when all is written, otherwise gone."""
+    temporary = target.with_name(f"{target.stem}.part{target.suffix}")
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(target: Path, text: str) -> None:
+    """A text file that is whole or not there."""
+    with replacing(target) as path:
+        path.write_text(text, encoding="utf-8")
 
 
 def read_text(path: Path, most: int = MOST_TEXT) -> str:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from halfmask.errors import LedgerError
-from halfmask.model_folder import opened, read_text
+from halfmask.model_folder import opened, read_text, write_text
 
 OWN = "ledger.jsonl"
 LINK = "ledger.path"
@@ -17,7 +17,7 @@ def link_ledger(folder: Path, ledger: Path) -> None:
     """Remember in a model folder that `ledger` was charged, by its path seen from there."""
     if ledger.resolve() != (folder / OWN).resolve():
         path = os.path.relpath(ledger.resolve(), folder.resolve())
-        (folder / LINK).write_text(Path(path).as_posix() + "\n", encoding="utf-8")
+        write_text(folder / LINK, Path(path).as_posix() + "\n")
 
 
 def ledger_of(folder: Path) -> Path | None:

@@ -22,6 +22,7 @@ import pyarrow.csv
 import pyarrow.ipc
 
 from halfmask.errors import DataError
+from halfmask.signs import tell
 from halfmask.spool import at_hand
 
 _PARQUET_MAGIC = b"PAR1"
@@ -52,6 +53,7 @@ class FileRows:
         for batch in self._batches(list(names)):
             yield start, pa.Table.from_batches([batch]).select(list(names))
             start += batch.num_rows
+            tell("reading rows", start / max(self.num_rows, 1))
 
     def part(self, own: range) -> FileRows:
         """Some of the rows, one after the other."""
@@ -251,7 +253,7 @@ def _converted(file: Path, store: IO[bytes]) -> FileRows:
     names = [column.strip() for column in header]
     _check_names(names, str(file))
     schema = pa.schema([(name, pa.string()) for name in names])
-    count = 0
+    count, size = 0, file.stat().st_size
     with (
         pa.input_stream(file, compression=compression) as stream,
         pa.csv.open_csv(stream, **_csv_options(header, delimiter, block_size=_CSV_BLOCK)) as reader,
@@ -262,6 +264,7 @@ def _converted(file: Path, store: IO[bytes]) -> FileRows:
         for batch in reader:
             written.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
             count += batch.num_rows
+            tell("reading the file", stream.tell() / size if compression is None else 0.5)
     _check_rows(count, str(file))
     return _ConvertedRows(store, names, count)
 

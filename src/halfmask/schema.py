@@ -57,11 +57,15 @@ def _either(words: Sequence[str]) -> str:
 
 def known_keys(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
     """Refuse a key that is none of `known`, with the nearest one."""
-    for key in given:
+    for key, value in given.items():
         if key not in known:
+            dotted = ""
+            if where.startswith("[columns.") and isinstance(value, Mapping):
+                name = f"{where.removeprefix('[columns.').removesuffix(']')}.{key}"
+                dotted = f' If the column is called {name!r}, write [columns."{name}"].'
             raise SchemaError(
                 f"{where} has an unknown key {key!r}.{suggest(key, known)} "
-                f"The keys are {', '.join(known)}."
+                f"The keys are {', '.join(known)}.{dotted}"
             )
 
 
@@ -136,10 +140,26 @@ def _levels(where: str, key: str, levels: object) -> tuple[Level, ...]:
 class Column:
     """One feature column: its role, its kind and, for a private one, all that may be known of it.
 
-    A number is binned into `bins` equal parts of its bounds (`bins = 0` keeps one scaled number).
-    So is a date, whose bounds are ISO texts. A truth value ("bool") has nothing to declare.
-    With `public`, a function of other columns by name such as "round(age, 10)", the data has no
-    such column: it is made of them, row by row, and is public (halfmask.derived).
+    Parameters
+    ----------
+    name : str
+        The column's name in the data.
+    role : {"public", "private"}
+        Whether its values are protected.
+    kind : {"number", "category", "date", "bool"}
+        What it holds; a truth value has nothing more to declare.
+    bounds : pair, optional
+        Between which a number or a date (ISO texts) lies; what lies outside is clamped. Required
+        of private columns.
+    categories : tuple of str, optional
+        The levels of a category. Required of private columns.
+    bins : int, optional
+        Into how many equal parts of its bounds a number is cut; 0 keeps one scaled number.
+    party : str, optional
+        Who holds the column, where several organisations do (docs/vertical.md).
+    public : str, optional
+        A function of other columns by name such as "round(age, 10)": the data has no such column,
+        it is made of them, row by row, and is public (halfmask.derived).
     """
 
     name: str
@@ -236,10 +256,24 @@ class Column:
 class Label:
     """The column to predict: `classes` for a classification, `bounds` for a regression.
 
-    Classes keep the type they were declared with and are compared as levels of a category are.
-    A missing label is an error, unless `missing = "skip"` lets such rows take part without one.
-    `public` is a function of a private label that is known of every training row, such as
-    "round(income, 10)" (halfmask.derived.PublicLabel).
+    Parameters
+    ----------
+    name : str
+        The column's name in the data.
+    role : {"public", "private"}
+        Whether the label itself is protected.
+    classes : tuple, optional
+        The classes. They keep the type they were declared with and are compared as levels of a
+        category are.
+    bounds : pair of float, optional
+        Instead of classes: between which a number to predict lies.
+    party : str, optional
+        Who holds the label, where several organisations hold columns.
+    missing : {"skip"}, optional
+        Lets rows take part without a label; otherwise a missing label is an error.
+    public : str, optional
+        A function of a private label that is known of every training row, such as
+        "round(income, 10)" (halfmask.derived.PublicLabel).
     """
 
     name: str
@@ -306,7 +340,15 @@ def _function(where: str, name: str, text: object) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """The person behind several rows: the public column of ids, and how many rows of each count."""
+    """The person behind several rows: the public column of ids, and how many rows of each count.
+
+    Parameters
+    ----------
+    column : str
+        The column of ids, which is public.
+    max_rows : int
+        How many rows of a person are used; the first ones, in the order of the data.
+    """
 
     column: str
     max_rows: int
@@ -330,7 +372,35 @@ def _build(cls: type[Any], where: str, data: object, **fixed: Any) -> Any:
 
 @dataclass(frozen=True)
 class Schema:
-    """The label, the feature columns in order, and the unit of privacy (by default one row)."""
+    """The label, the feature columns in order, and the unit of privacy (by default one row).
+
+    Parameters
+    ----------
+    label : Label
+        The column to predict.
+    columns : tuple of Column
+        The feature columns, in order.
+    unit : Unit, optional
+        Whom the guarantee protects, where a person may have several rows.
+
+    Attributes
+    ----------
+    public, private : tuple of str
+        Names of the feature columns of each role; the label is not among them.
+
+    Examples
+    --------
+    >>> from halfmask import Schema
+    >>> schema = Schema.from_dict({
+    ...     "label": {"name": "sick", "role": "private", "classes": ["no", "yes"]},
+    ...     "columns": {
+    ...         "age": {"role": "public", "kind": "number"},
+    ...         "dose": {"role": "private", "kind": "number", "bounds": [0, 10]},
+    ...     },
+    ... })
+    >>> print(schema.private)
+    ('dose',)
+    """
 
     label: Label
     columns: tuple[Column, ...]

@@ -72,8 +72,40 @@ class NoiseDescription(Protocol):
 class Statement:
     """What was promised about the private columns. Make one with `Statement.build`.
 
-    `calibrated` holds epsilon by relation as the accountant gives it; `epsilon` is the claim, None
-    where there is none because the noise can be drawn again.
+    Attributes
+    ----------
+    epsilon : float or None
+        The claim at `delta` under `relation`; None where there is none, because the noise can be
+        drawn again.
+    delta : float
+        But for which the claim holds.
+    relation : {"replace", "withhold"}
+        What is compared.
+    calibrated : mapping
+        Epsilon by relation, as the accountant gives it.
+    public, private : tuple of str
+        The columns of each role.
+    label, label_private : str, bool
+        The label, and whether it is protected.
+    unit_column, max_rows : str or None, int
+        Whom the guarantee protects: one row, or all rows with one id.
+    released, events : tuple
+        What left the training, in words and as what was charged for it.
+    noise, seeded : str, bool
+        Where the noise came from, and whether it can be drawn again.
+    accountant : str
+        What computed epsilon.
+    notes, not_covered : tuple of str
+        What else a reader has to know.
+
+    Examples
+    --------
+    >>> from halfmask import HalfmaskClassifier
+    >>> from halfmask.datasets import load_adult
+    >>> train, test, schema = load_adult()
+    >>> model = HalfmaskClassifier(schema, epsilon=1.0, method="gd").fit(train.slice(0, 500))
+    >>> statement = model.privacy_
+    >>> words, data = statement.text(), statement.to_json()
     """
 
     delta: float

@@ -34,6 +34,7 @@ from halfmask.frames import as_arrow, check_columns, numbered, numbers, pieces, 
 from halfmask.reading import read_frame
 from halfmask.schema import Column, Label, Schema
 from halfmask.scratch import Room
+from halfmask.signs import part_of, tell
 from halfmask.units import first_rows, unit_codes
 
 __all__ = ["Encoder", "Table", "read_frame"]
@@ -500,8 +501,10 @@ class Encoder:
         public = [column for column in schema.columns if column.role == "public"]
         codings: dict[str, Coding] = {}
         grids: dict[str, Grid | Levels] = {}
-        for column in public:
-            coding, grids[column.name] = learnt_both(column, frame)
+        for place, column in enumerate(public):
+            tell("learning the levels of public columns", place / len(public))
+            with part_of("learning the levels of public columns"):
+                coding, grids[column.name] = learnt_both(column, frame)
             if coding is not None:
                 codings[column.name] = coding
         return cls(schema, codings, grids)
@@ -547,6 +550,7 @@ class Encoder:
                     found = label_codes(table, schema.label, skip=skip)
                     label[start : start + table.num_rows] = found
                 features.read(table, start)
+            tell("encoding rows", (start + table.num_rows) / n)
         rows, codes = np.arange(n), None
         if unit is not None:
             ids = texts(as_arrow(frame, [unit.column]), unit.column)

@@ -8,7 +8,8 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from halfmask.neural.distributed import Ranks
 
 METHODS = ("auto", "additive", *LINEAR_METHODS, "mlp")
-RUN = ".run"
+RUN = ".run"  # beside a checkpoint, as halfmask.cli.train knows it
 SPREAD_METHODS = ("additive", "one-shot", "gd", "mlp")
 """Methods whose rows may be spread over several machines."""
 
@@ -160,14 +161,16 @@ def train(
     if choice.method == "mlp":
         from halfmask.neural.model import fit_neural_model
 
-        return fit_neural_model(
-            table,
-            releaser,
-            checkpoint=checkpoint,
-            state=lambda: state(table, releaser),
-            **common,
-        )
-    with fixed_order(len(table.public_sources) + len(table.private_sources)):
+        with _taking_back(releaser):
+            return fit_neural_model(
+                table,
+                releaser,
+                checkpoint=checkpoint,
+                state=lambda: state(table, releaser),
+                **common,
+            )
+    width = len(table.public_sources) + len(table.private_sources)
+    with _taking_back(releaser), fixed_order(width):
         if choice.method == "additive":
             from halfmask.additive_model import AdditiveConfig, AdditiveModel, fit_additive
 
@@ -183,6 +186,16 @@ def train(
             fit=fit,
             **common,
         )
+
+
+@contextmanager
+def _taking_back(releaser: Releaser) -> Iterator[None]:
+    """Ctrl-C between the charge and the first release costs nothing."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        releaser.take_back()
+        raise
 
 
 def _checked_weights(

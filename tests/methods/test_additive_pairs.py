@@ -83,9 +83,9 @@ def test_mistakes_are_caught_by_a_replay(mutation: str) -> None:
         if mutation == "exact counts":
             real = additive_pairs.PairSearch._counted
 
-            def counted(self: Any, chosen: Any, columns: Any) -> Any:
-                features = real(self, chosen, columns)
-                exact = additive_pairs.CodeSums(columns).sums(self.weights)
+            def counted(self: Any, chosen: Any, sums: Any) -> Any:
+                features = real(self, chosen, sums)
+                exact = sums.sums(self.weights)
                 pairs = zip(features, exact, strict=True)
                 return [replace(f, share=(own + 1) / (own + 1).sum()) for f, own in pairs]
 

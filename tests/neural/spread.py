@@ -286,6 +286,7 @@ def main(folder: Path) -> None:
             "batch": batches_drawn(ranks),
             "noise": noise_alone(ranks),
             "gathered": ranks.gather(np.full((ranks.rank + 1, 2), ranks.rank)).tolist(),
+            "turned": ranks.gather(np.arange(6.0).reshape(2, 3).T + 10 * ranks.rank).tolist(),
         }
         (folder / f"rank{ranks.rank}.json").write_text(json.dumps(result))
 

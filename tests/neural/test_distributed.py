@@ -166,6 +166,8 @@ def test_two_ranks_under_torchrun_are_one_process(tmp_path: Path, alone: dict[st
     assert found[0]["batch"] != found[1]["batch"]
     assert found[0]["noise"] == found[1]["noise"] == spread.noise_alone(None)
     assert found[0]["gathered"] == [[0, 0], [1, 1], [1, 1]]
+    turned = [[0, 3], [1, 4], [2, 5], [10, 13], [11, 14], [12, 15]]
+    assert found[0]["turned"] == found[1]["turned"] == turned
 
 
 def write_table(folder: Path) -> None:

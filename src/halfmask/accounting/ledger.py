@@ -122,6 +122,10 @@ class BudgetLedger(ABC):
         """Record that `events`, a part of the charge of that number, are about to be released."""
 
     @abstractmethod
+    def refund(self, charge: int) -> None:
+        """Take back a charge of which nothing was released: the caller answers for that."""
+
+    @abstractmethod
     def events(self) -> tuple[Event, ...]:
         """Everything charged so far."""
 
@@ -208,6 +212,16 @@ class MemoryLedger(BudgetLedger):
             _check_part(self._charges[charge - 1], begun)
             self._begun[charge] = begun
 
+    def refund(self, charge: int) -> None:
+        """Take back a charge of which nothing was released."""
+        self._stay_in_process()
+        with self._lock:
+            self._charges = tuple(
+                () if place == charge else events
+                for place, events in enumerate(self._charges, start=1)
+            )
+            self._begun.pop(charge, None)
+
     def events(self) -> tuple[Event, ...]:
         """Everything charged so far."""
         return tuple(event for charge in self._charges for event in charge)
@@ -242,6 +256,22 @@ class Ledger(BudgetLedger):
     """A ledger in a file: append-only, hash-chained, locked while it is read and written.
 
     Use `create`, `open` or `open_or_create`. Guarantee: docs/proofs/ledger.md.
+
+    Attributes
+    ----------
+    epsilon, delta, relation : float, float, str
+        The budget.
+    path : Path
+        The file; what was acknowledged lies beside it, in a file that ends in `.head`.
+    created : str
+        When.
+
+    Examples
+    --------
+    >>> from halfmask import Ledger
+    >>> ledger = Ledger.create("people.ledger", epsilon=2.0, delta=1e-6)
+    >>> print(ledger.spent(), ledger.room())
+    0.0 2.0
     """
 
     def __init__(self, path: Path, chain: Chain) -> None:
@@ -315,13 +345,35 @@ class Ledger(BudgetLedger):
         """Record `events` durably, or raise: then nothing may be released.
 
         Order: the line, fsync, the head, fsync. Whatever interrupts it leaves either no trace, a
-        torn last line (cut off by the next charge) or a whole line, which counts as spent.
+        torn last line (cut off by the next charge) or a whole line, which counts as spent. Ctrl-C
+        takes its own line back: nothing was released for it.
         """
         asked = tuple(events)
+        number: int | None = None
+        try:
+            with locked(self.path, write=True) as fd:
+                chain = self._verified(fd)
+                self._check(_events(chain), asked)
+                try:
+                    number = self._write(fd, chain, what, asked, seeded=seeded, run=run)
+                except KeyboardInterrupt:
+                    self._unwrite(fd, chain)
+                    raise
+        except KeyboardInterrupt:
+            if number is not None:
+                self.refund(number)
+            raise
+        return number
+
+    def refund(self, charge: int) -> None:
+        """Take back, durably, a charge of which nothing was released."""
         with locked(self.path, write=True) as fd:
             chain = self._verified(fd)
-            self._check(_events(chain), asked)
-            return self._write(fd, chain, what, asked, seeded=seeded, run=run)
+            paid = next((entry for entry in chain.charges if entry.seq == charge), None)
+            if paid is None:
+                raise AccountingError(f"There is no charge {charge} to take back.")
+            what = f"charge {charge} taken back: interrupted before its first release"
+            self._write(fd, chain, what, (), seeded=paid.seeded, refunds=charge)
 
     def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
         """Record durably that a part of a charge begins; what has begun is never begun again."""
@@ -344,6 +396,7 @@ class Ledger(BudgetLedger):
         seeded: bool,
         run: str | None = None,
         part_of: int | None = None,
+        refunds: int | None = None,
     ) -> int:
         line = entry_line(
             head=chain.head,
@@ -353,6 +406,7 @@ class Ledger(BudgetLedger):
             seeded=seeded,
             run=run,
             part_of=part_of,
+            refunds=refunds,
         )
         entry = parse_entry(line, chain.head, self.path.name)
         if chain.torn_bytes or chain.head_behind:
@@ -362,6 +416,15 @@ class Ledger(BudgetLedger):
         self._seen = Head(count=entry.seq, hash=entry.hash)
         write_head(self.path, self._seen)
         return entry.seq
+
+    def _unwrite(self, fd: int, chain: Chain) -> None:
+        """What `_write` has begun, still under its lock: nobody else has seen it.
+
+        The head first: a crash in between leaves a whole line beyond it, which counts as spent.
+        """
+        write_head(self.path, chain.head)
+        cut(fd, chain.size)
+        self._seen = chain.head
 
     def verify(self) -> Chain:
         """Read the whole file again; raises LedgerError where it cannot be trusted."""

@@ -6,6 +6,7 @@
 
 A charge may also say `"seeded":true` (its noise can be drawn again) and `"run":<id>`: then nothing
 is released of it before a further line `"part_of":<seq>` says which part of the run has begun.
+A line `"refunds":<seq>` takes back a charge of which nothing was released.
 Each hash is SHA-256 over the line without its hash, and a line must be spelled exactly as it was
 written, so no byte can change unnoticed. The head (count and hash of the last acknowledged charge)
 lies in a second file: without it the removal of whole lines at the end could not be seen.
@@ -44,7 +45,7 @@ class Header:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One charge, or the beginning of a part of an earlier one (`part_of`), which costs nothing."""
+    """One charge; or what is said of an earlier one: a part of it begins, or it is taken back."""
 
     seq: int
     time: str
@@ -55,6 +56,7 @@ class Entry:
     seeded: bool = False
     run: str | None = None
     part_of: int | None = None
+    refunds: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +81,17 @@ class Chain:
 
     @property
     def charges(self) -> tuple[Entry, ...]:
-        """What was charged, in order."""
-        return tuple(entry for entry in self.entries if entry.part_of is None)
+        """What was charged and not taken back, in order."""
+        return tuple(
+            entry
+            for entry in self.entries
+            if entry.part_of is None and entry.refunds is None and entry.seq not in self.refunded
+        )
+
+    @property
+    def refunded(self) -> frozenset[int]:
+        """The charges that were taken back."""
+        return frozenset(e.refunds for e in self.entries if e.refunds is not None)
 
     def begun(self, seq: int) -> tuple[Event, ...]:
         """What has begun of the charge `seq`, which was made for a run."""
@@ -133,8 +144,9 @@ def entry_line(
     seeded: bool = False,
     run: str | None = None,
     part_of: int | None = None,
+    refunds: int | None = None,
 ) -> bytes:
-    """The line that follows `head`: a charge, or the beginning of a part of one."""
+    """The line that follows `head`: a charge, or what is said of an earlier one."""
     fields: dict[str, Any] = {
         "seq": head.count + 1,
         "time": time,
@@ -148,6 +160,8 @@ def entry_line(
         fields["run"] = run
     if part_of is not None:
         fields["part_of"] = part_of
+    if refunds is not None:
+        fields["refunds"] = refunds
     return _sealed({**fields, "previous": head.hash})
 
 
@@ -223,6 +237,9 @@ def parse_entry(line: bytes, head: Head, where: str) -> Entry:
     part_of = fields.get("part_of")
     if part_of is not None and not (type(part_of) is int and 1 <= part_of <= head.count):
         raise LedgerError(f"{where} is part of a charge that does not come before it. {_RESTORE}")
+    refunds = fields.get("refunds")
+    if refunds is not None and not (type(refunds) is int and 1 <= refunds <= head.count):
+        raise LedgerError(f"{where} takes back a charge that does not come before it. {_RESTORE}")
     return Entry(
         seq=fields["seq"],
         time=fields["time"],
@@ -233,6 +250,7 @@ def parse_entry(line: bytes, head: Head, where: str) -> Entry:
         seeded=fields.get("seeded") is True,
         run=fields.get("run"),
         part_of=part_of,
+        refunds=refunds,
     )
 
 

@@ -22,6 +22,8 @@ from halfmask.accounting.events import Event
 from halfmask.audit.one_run import log_likelihoods, take
 from halfmask.errors import InputError
 from halfmask.model import Model
+from halfmask.model_folder import replacing
+from halfmask.signs import tell
 from halfmask.table import Codes, KeptColumn, Table
 
 Floats = NDArray[np.float64]
@@ -83,9 +85,11 @@ def attribute_inference(model: Model, table: Table) -> list[Inference]:
         raise InputError(f"Expected at least 20 rows to attack, got {table.n}.")
     known, attacked = take(table, order[:half]), take(table, order[half:])
     gain = GuessingGain(model.privacy.events)
-    return [
-        _attack(model, name, known, attacked, gain) for name in dict.fromkeys(table.private_sources)
-    ]
+    names, found = list(dict.fromkeys(table.private_sources)), []
+    for place, name in enumerate(names):
+        tell("guessing private columns", place / len(names))
+        found.append(_attack(model, name, known, attacked, gain))
+    return found
 
 
 def _attack(
@@ -174,5 +178,5 @@ def draw(inferences: Sequence[Inference], path: Path) -> None:
     bars = [(i.column, i.without_model, i.with_model, i.bound) for i in inferences]
     figure = guess_bars(bars).get_figure(root=True)
     assert figure is not None
-    with house_style():
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    with house_style(), replacing(path) as drawn:
+        figure.savefig(drawn, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -15,7 +15,8 @@ from halfmask.audit.one_run import one_run
 from halfmask.errors import HalfmaskError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.model import Model
-from halfmask.model_folder import damaged
+from halfmask.model_folder import damaged, write_text
+from halfmask.signs import part_of
 from halfmask.table import Table
 
 AUDIT_FILE = "audit.json"
@@ -100,24 +101,26 @@ def audit_model(
         damaged("it cannot be trained again with its stored options")
 
     tell(0.05, "training with canaries")
-    finding = one_run(
-        table,
-        fit,
-        claimed=privacy.calibrated_epsilon,
-        delta=privacy.delta,
-        relation=privacy.relation,
-        mechanism=model.method,
-        canaries=canaries,
-        confidence=confidence,
-    )
+    with part_of("audit", 0.05, 0.6):
+        finding = one_run(
+            table,
+            fit,
+            claimed=privacy.calibrated_epsilon,
+            delta=privacy.delta,
+            relation=privacy.relation,
+            mechanism=model.method,
+            canaries=canaries,
+            confidence=confidence,
+        )
     tell(0.6, "guessing private columns")
-    inferences = tuple(attribute_inference(model, table)) if table.private_sources else ()
+    with part_of("audit", 0.6, 1.0):
+        inferences = tuple(attribute_inference(model, table)) if table.private_sources else ()
     if out is None:
         return ModelAudit(finding=finding, inferences=inferences, figure=None)
     out.mkdir(parents=True, exist_ok=True)
     found = ModelAudit(finding=finding, inferences=inferences, figure=_drawn(inferences, out))
     text = json.dumps(found.to_json(), indent=2, allow_nan=False)
-    (out / AUDIT_FILE).write_text(text, encoding="utf-8")
+    write_text(out / AUDIT_FILE, text)
     return found
 
 

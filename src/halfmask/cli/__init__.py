@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import click
 
+from halfmask.cli.interrupts import asked, heard
 from halfmask.errors import HalfmaskError
 from halfmask.spool import forget
 
@@ -83,8 +84,33 @@ class LazyGroup(click.Group):
         """Run the command."""
         forget()
         words = [*getattr(ctx, "_protected_args", ()), *ctx.args]
-        with _errors_for_the_user(), _errors_as_json("--json" in words):
+        with _errors_for_the_user(), _errors_as_json("--json" in words), _interruptions():
             return super().invoke(ctx)
+
+    def main(self, *args: Any, **given: Any) -> Any:
+        """click's, except that Ctrl-C ends with 130 wherever it comes."""
+        try:
+            # Without arguments of its own it is the program itself, not a call from Python.
+            with heard(to_the_end=not args and given.get("args") is None):
+                return super().main(*args, **given)
+        except (KeyboardInterrupt, SystemExit) as end:
+            if isinstance(end, SystemExit) and (end.code == 130 or not asked()):
+                raise
+            click.echo("Interrupted.", err=True)
+            sys.exit(130)
+
+
+@contextmanager
+def _interruptions() -> Iterator[None]:
+    """What a library has made of Ctrl-C, an error of reading or of an import, is still Ctrl-C."""
+    try:
+        yield
+    except (click.exceptions.Exit, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        if asked():
+            raise KeyboardInterrupt from error
+        raise
 
 
 @contextmanager

@@ -63,13 +63,14 @@ def check(
     from halfmask.accounting.relations import check_relation
     from halfmask.checking import check_file
     from halfmask.errors import InputError
+    from halfmask.model_folder import write_text
 
     budget = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
     if full is not None and full.exists():
         raise InputError(f"{str(full)!r} exists already: name a new file with --full.")
     found = check_file(file, schema_file, budget)
     if full is not None and found.schema is not None:
-        full.write_text(found.schema.to_toml(), encoding="utf-8")
+        write_text(full, found.schema.to_toml())
     emit(found.to_json(), _text(found, file), as_json)
     if found.faults:
         raise click.exceptions.Exit(2)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfmask.cli.interrupts import after_this
 from halfmask.cli.options import settings_options, training_options
 from halfmask.cli.output import emit, json_option, note, plain, reporting
 from halfmask.cli.schemas import read_schema
@@ -66,6 +67,7 @@ def compare(
     from halfmask.accounting.ledger import Ledger
     from halfmask.accounting.relations import check_relation
     from halfmask.errors import InputError
+    from halfmask.model_folder import write_text
     from halfmask.model_ledger import link_ledger
     from halfmask.settings import configs_for_methods
     from halfmask.table import Encoder, read_frame
@@ -104,9 +106,10 @@ def compare(
 
     def keep(item: Trained) -> None:
         if out is not None:
-            item.model.save(out / item.choice.method)
             assert book is not None
-            link_ledger(out / item.choice.method, book.path)
+            with after_this():
+                item.model.save(out / item.choice.method)
+                link_ledger(out / item.choice.method, book.path)
 
     with reporting("compare") as progress:
         trained, total = comparison.run(
@@ -134,7 +137,7 @@ def compare(
     if out is not None:
         result["figure"] = _figure(rows, out)
         text = json.dumps(plain(result), indent=2, allow_nan=False)
-        (out / "compare.json").write_text(text, encoding="utf-8")
+        write_text(out / "compare.json", text)
     emit(result, _shown(result), as_json)
 
 
@@ -166,14 +169,15 @@ def _figure(rows: Sequence[Mapping[str, Any]], out: Path) -> str | None:
     metric = _metric(rows)
     if metric is None or find_spec("matplotlib") is None:
         return None
+    from halfmask.model_folder import replacing
     from halfmask.report.plots import house_style, method_bars
 
     named = [(_name(row), float(row[metric])) for row in rows]
     figure = method_bars(named, metric=f"{metric} on the test rows").get_figure(root=True)
     assert figure is not None
     path = out / "compare.svg"
-    with house_style():
-        figure.savefig(path)
+    with house_style(), replacing(path) as drawn:
+        figure.savefig(drawn)
     return str(path)
 
 

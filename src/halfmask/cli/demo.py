@@ -40,6 +40,7 @@ def demo(epsilon: float, out: Path, as_json: bool) -> None:
     from halfmask.experiments.adult_erm import accuracy, adult_tables
     from halfmask.experiments.adult_roles import role_sets
     from halfmask.mechanisms.noise import noise_source
+    from halfmask.signs import part_of
     from halfmask.training import train, whole_seconds
 
     check_epsilon(epsilon)
@@ -50,19 +51,20 @@ def demo(epsilon: float, out: Path, as_json: bool) -> None:
     kept = None
     with reporting("demo") as report:
         for place, (name, schema) in enumerate(zip(names, role_sets().values(), strict=True)):
-            report(place / len(names), name)
+            report(place / 4, name)
             encoder, table, test = adult_tables(None, schema)
             if place == 0:
                 plain = LogisticRegression(max_iter=1000).fit(table.private, table.label)
                 score = float(plain.score(test.private, test.label))
                 rows.append({"model": "not private", "accuracy": score, "epsilon": None})
-            model = train(
-                table,
-                Budget(epsilon=epsilon, delta=delta),
-                method="auto",
-                noise=noise_source(),
-                encoder=encoder,
-            )
+            with part_of("demo", place / 4, (place + 1) / 4):
+                model = train(
+                    table,
+                    Budget(epsilon=epsilon, delta=delta),
+                    method="auto",
+                    noise=noise_source(),
+                    encoder=encoder,
+                )
             rows.append(
                 {
                     "model": name,
@@ -120,11 +122,12 @@ def written_report(folder: Path) -> Path:
 
         write_report(folder, folder / "report.html")
         return folder / "report.html"
+    from halfmask.model_folder import write_text
     from halfmask.report.card import markdown
     from halfmask.report.facts import gather
 
     text = markdown(gather(folder, with_effects=False))
-    (folder / "report.md").write_text(text, encoding="utf-8")
+    write_text(folder / "report.md", text)
     return folder / "report.md"
 
 

@@ -56,6 +56,7 @@ def derive(
 
     from halfmask.derived import parse, with_derived
     from halfmask.errors import InputError
+    from halfmask.model_folder import replacing, write_text
     from halfmask.schema import Schema
     from halfmask.table import read_frame
 
@@ -66,14 +67,10 @@ def derive(
         if each.name in frame.column_names:
             raise InputError(f"The data has a column {each.name!r} already: choose another name.")
         frame = frame.append_column(each.name, each.cells(frame))
-    unfinished = out.with_name(out.name + ".part")
-    try:
-        pyarrow.csv.write_csv(frame, unfinished)
-        unfinished.replace(out)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with replacing(out) as path:
+        pyarrow.csv.write_csv(frame, path)
     if schema_out is not None:
-        schema_out.write_text(schema.to_toml(), encoding="utf-8")
+        write_text(schema_out, schema.to_toml())
     names = [each.name for each in derived]
     note(f"Public from now on, for every row: {', '.join(names)}.")
     result = {

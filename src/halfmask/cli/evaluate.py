@@ -12,6 +12,7 @@ from halfmask.cli.output import emit, json_option, reporting
 from halfmask.cli.rows import encoded_pieces
 
 if TYPE_CHECKING:
+    from halfmask.model import Model
     from halfmask.table import Table
 
 NOT_COVERED = "Computed from the labels of these rows: not covered by the guarantee."
@@ -28,9 +29,19 @@ NOT_COVERED = "Computed from the labels of these rows: not covered by the guaran
     help="For a vertical model, whose DATA has ids and labels: each party's rows, or its own file.",
 )
 @click.option("--by", metavar="COLUMN", help="Scores for each value of this column of DATA.")
+@click.option(
+    "--reference",
+    type=click.Path(path_type=Path),
+    help="Fit models without privacy on this file (the training rows), to compare: NOT PRIVATE.",
+)
 @json_option
 def evaluate(
-    model: Path, data: Path, parties: tuple[str, ...], by: str | None, as_json: bool
+    model: Path,
+    data: Path,
+    parties: tuple[str, ...],
+    by: str | None,
+    reference: Path | None,
+    as_json: bool,
 ) -> None:
     """Score MODEL on the labelled rows of DATA: accuracy, log loss, AUC; or RMSE and R².
 
@@ -45,6 +56,8 @@ def evaluate(
     from halfmask.report.covered import covered_scores
 
     if is_vertical(model):
+        if by is not None or reference is not None:
+            raise InputError("--by and --reference are for a model of one table.")
         _emit(_vertical_scores(model, data, parties), as_json)
         return
     if parties:
@@ -68,6 +81,8 @@ def evaluate(
             check_columns(rows, [by])
             groups = texts(rows.columns([by]), by).to_pylist()
         measured = judge(fitted, tables(), groups)
+    if reference is not None:
+        measured["reference"] = reference_of(fitted, reference, data)
     covered = covered_scores(fitted.details)
     result = {
         **measured,
@@ -82,6 +97,8 @@ _MAIN = ("rows", "accuracy", "log_loss", "auc", "rmse", "r2")
 
 def _text(measured: dict[str, Any], by: str | None) -> str:
     """Within 80 columns."""
+    from halfmask.reference import reference_lines
+
     lines = [f"{name:>10}  {_shown(measured[name])}" for name in _MAIN if name in measured]
     for title, key in (
         ("a constant", "constant"),
@@ -111,7 +128,21 @@ def _text(measured: dict[str, Any], by: str | None) -> str:
                 f"{n.replace('_', ' ')} {'-' if v is None else _shown(v)}" for n, v in each.items()
             )
             lines.append(f"  {name[:20]:<20}  {told}")
+    if "reference" in measured:
+        lines += reference_lines(measured["reference"], "fitted on --reference, on these rows")
     return "\n".join([*lines, "", NOT_COVERED])
+
+
+def reference_of(model: Model, training: Path, data: Path) -> dict[str, Any]:
+    """Models without privacy, fitted on one file and scored on another."""
+    from halfmask.errors import InputError
+    from halfmask.reading import read_frame
+    from halfmask.reference import reference
+
+    if model.encoder is None:
+        raise InputError("A model of a bare array has no columns: leave out --reference.")
+    rows = model.encode(read_frame(training), with_label=True)
+    return reference(rows, [model.encode(read_frame(data), with_label=True)])
 
 
 def _confusion(counts: dict[str, dict[str, int]]) -> list[str]:

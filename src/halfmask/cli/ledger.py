@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,11 +67,17 @@ def show(*, file: Path, as_json: bool) -> None:
             for entry in entries
         ],
     }
+    back = len(book.verify().refunded)
+    data["taken_back"] = back
     lines = [f"{file}: {_words(book)}, created {book.created}"]
     for entry in entries:
         charged = "; ".join(describe(event) for event in entry.events) or "nothing"
         seeded = "; NOT PRIVATE: seeded noise can be drawn again" if entry.seeded else ""
-        lines.append(f"  {entry.seq:>3}  {entry.time}  {entry.what}: {charged}{seeded}")
+        start = f"  {entry.seq:>3}  {entry.time}  "
+        told = textwrap.wrap(f"{entry.what}: {charged}{seeded}", 80 - 7, break_long_words=False)
+        lines += [start.rstrip(), *(f"       {line}" for line in told)]
+    if back:
+        lines.append(f"  charges taken back, interrupted before their first release: {back}")
     lines.append(
         f"spent epsilon {printed(spent)}; a training with epsilon {printed_room(data['left'])} "
         "still fits"

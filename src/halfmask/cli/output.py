@@ -15,6 +15,8 @@ from typing import Any, Protocol, TextIO, TypeVar
 
 import click
 
+from halfmask.signs import heard_by, part_of, tell
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _output: ContextVar[TextIO | None] = ContextVar("output", default=None)
 _printed: ContextVar[bool] = ContextVar("printed", default=False)
@@ -24,16 +26,18 @@ def json_option(function: _Function) -> _Function:
     """Add `--json` to a command; it arrives as `as_json`.
 
     With it, whatever a library prints goes to standard error: only `emit` reaches standard output.
+    Work that takes long shows a bar on a terminal, unless `--json` or `--quiet` is given.
     """
 
     @functools.wraps(function)
-    def command(*args: Any, as_json: bool, **kwargs: Any) -> Any:
+    def command(*args: Any, as_json: bool, quiet: bool, **kwargs: Any) -> Any:
         if not as_json:
-            return function(*args, as_json=False, **kwargs)
+            with _bars(not quiet):
+                return function(*args, as_json=False, **kwargs)
         token = _output.set(sys.stdout)
         _printed.set(False)
         try:
-            with redirect_stdout(sys.stderr):
+            with redirect_stdout(sys.stderr), _bars(False):
                 return function(*args, as_json=True, **kwargs)
         finally:
             _output.reset(token)
@@ -41,12 +45,14 @@ def json_option(function: _Function) -> _Function:
     option = click.option(
         "--json", "as_json", is_flag=True, help="Print one JSON object on standard output."
     )
-    decorated: _Function = option(command)  # type: ignore[assignment]
+    silence = click.option("--quiet", "-q", is_flag=True, help="Show no progress bar.")
+    decorated: _Function = option(silence(command))  # type: ignore[assignment]
     return decorated
 
 
 def emit(data: Mapping[str, Any], text: object, as_json: bool) -> None:
     """Print the result: `data` as JSON, or `text` (a string or anything rich can show)."""
+    _clear_bar()
     if as_json:
         printed = json.dumps(plain(data), indent=2, allow_nan=False)
         click.echo(printed, file=_output.get() or sys.stdout)
@@ -69,6 +75,7 @@ def emit_error(data: Mapping[str, Any], as_json: bool) -> None:
 
 def note(text: str) -> None:
     """Tell the user something that is not the result: on standard error."""
+    _clear_bar()
     click.echo(text, err=True)
 
 
@@ -91,6 +98,105 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not a value that JSON knows")
 
 
+class _Bar:
+    """One progress bar with the time left; a new one for each kind of work."""
+
+    def __init__(self) -> None:
+        self._progress: Any = None
+        self._task: Any = None
+        self._stage, self._share = "", 0.0
+
+    def __call__(self, stage: str, share: float) -> None:
+        """Show that `stage` is done to `share`; it never goes back."""
+        if self._progress is None:
+            self._start()
+        if stage != self._stage:
+            self._stage, self._share = stage, 0.0
+            self._progress.reset(self._task, description=stage, total=1.0)
+        self._share = max(self._share, share)
+        self._progress.update(self._task, completed=self._share)
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=Console(file=sys.stderr),
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=1.0)
+        self._progress.start()
+
+    def stop(self) -> None:
+        """Take the bar away, so that something can be printed."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress, self._stage = None, ""
+
+
+class _Lines(_Bar):
+    """One JSON object per line on standard error, for a program that watches."""
+
+    def __call__(self, stage: str, share: float) -> None:
+        """Tell, wherever there is something new to tell."""
+        if stage != self._stage or share >= self._share + 0.01:
+            self._stage, self._share = stage, share
+            click.echo(json.dumps({"progress": share, "text": stage}), err=True)
+
+
+_bar: ContextVar[_Bar | None] = ContextVar("bar", default=None)
+
+
+@contextmanager
+def _bars(shown: bool) -> Iterator[None]:
+    """A bar on standard error for whatever tells how far it is, where that is a terminal.
+
+    HALFMASK_PROGRESS=lines asks for lines instead, whatever standard error is.
+    """
+    bar = _Bar() if shown and sys.stderr.isatty() else None
+    if os.environ.get("HALFMASK_PROGRESS") == "lines":
+        bar = _Lines()
+    token = _bar.set(bar)
+    try:
+        with heard_by(bar):
+            yield
+    finally:
+        _bar.reset(token)
+        if bar is not None:
+            bar.stop()
+
+
+def _clear_bar() -> None:
+    bar = _bar.get()
+    if bar is not None:
+        bar.stop()
+
+
+@contextmanager
+def reporting(label: str) -> Iterator[Callable[[float, str], None]]:
+    """For work that tells by itself the share it has done (0 to 1) and what it is at."""
+
+    def told(share: float, text: str) -> None:
+        bar = _bar.get()
+        if bar is not None:
+            bar(label, share)
+
+    with part_of(label):
+        yield told
+
+
 class Advance(Protocol):
     """Move a progress bar on."""
 
@@ -98,46 +204,14 @@ class Advance(Protocol):
 
 
 @contextmanager
-def reporting(label: str) -> Iterator[Callable[[float, str], None]]:
-    """Like `progress`, for work that tells the share it has done (0 to 1) and what it is at.
+def progress(total: int, label: str) -> Iterator[Advance]:
+    """A bar for `total` steps, where standard error is a terminal."""
+    done = 0
 
-    With HALFMASK_PROGRESS=lines it is one JSON object per line, for a program that watches.
-    """
-    if os.environ.get("HALFMASK_PROGRESS") == "lines":
-        yield lambda share, text: note(json.dumps({"progress": share, "text": text}))
-        return
-    if not sys.stderr.isatty():
-        yield lambda share, text: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    def advance(steps: int = 1) -> None:
+        nonlocal done
+        done += steps
+        tell(label, done / total)
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
-        task = bar.add_task(label, total=1.0)
-        yield lambda share, text: bar.update(task, completed=share, description=f"{label}: {text}")
-
-
-@contextmanager
-def progress(total: int | None, label: str) -> Iterator[Advance]:
-    """A progress bar on standard error, where that is a terminal.
-
-    Only public counts may be shown: rounds and steps, never anything about a private batch.
-    """
-    if not sys.stderr.isatty():
-        yield lambda steps=1: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    console = Console(file=sys.stderr)
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda steps=1: bar.advance(task, steps)
+    with _bars(True):
+        yield advance

@@ -334,6 +334,7 @@ def draw(made: Plan, path: Path) -> None:
     from matplotlib.figure import Figure
 
     from halfmask.errors import InputError
+    from halfmask.model_folder import replacing
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
@@ -353,7 +354,8 @@ def draw(made: Plan, path: Path) -> None:
     axes.set_title(f"{made.method}: what to expect")
     axes.legend()
     try:
-        figure.savefig(path, dpi=150)
+        with replacing(path) as drawn:
+            figure.savefig(drawn, dpi=150)
     except ValueError:
         raise InputError(
             f"Cannot draw a file that ends in {path.suffix!r}: use .png, .svg or .pdf."

@@ -31,6 +31,7 @@ def predict(model: Path, data: Path, out: Path | None, overwrite: bool, as_json:
     """Predict the rows of DATA with MODEL (a folder that train wrote); rows stay in order."""
     from halfmask.errors import InputError
     from halfmask.model import Model
+    from halfmask.model_folder import replacing
     from halfmask.reading import open_rows
 
     if as_json and out is None:
@@ -44,14 +45,8 @@ def predict(model: Path, data: Path, out: Path | None, overwrite: bool, as_json:
             for part in parts:
                 click.echo(part.decode("utf-8"), nl=False)
             return
-        # Complete or not there: an error in a later row leaves no half of a file.
-        unfinished = out.with_name(out.name + ".part")
-        try:
-            with unfinished.open("wb") as file:
-                file.writelines(parts)
-            unfinished.replace(out)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with replacing(out) as path, path.open("wb") as file:
+            file.writelines(parts)
         count = rows.num_rows
     result = {"rows": count, "out": str(out), "columns": _names(fitted)}
     emit(result, f"{count} predictions written to {out}.", as_json)

@@ -29,6 +29,12 @@ _NAMES = {"html": "report.html", "md": "report.md", "json": "report.json", "card
     type=click.Path(path_type=Path),
     help="Labelled rows to score the model on; what they show is not covered by the guarantee.",
 )
+@click.option("--by", metavar="COLUMN", help="With --data: scores for each value of its column.")
+@click.option(
+    "--reference",
+    type=click.Path(path_type=Path),
+    help="With --data: fit models without privacy on this file, to compare: NOT PRIVATE.",
+)
 @click.option(
     "--ledger",
     "ledger_file",
@@ -60,6 +66,8 @@ def report(
     model: Path,
     out: Path | None,
     data: Path | None,
+    by: str | None,
+    reference: Path | None,
     ledger_file: Path | None,
     audit_file: Path | None,
     form: str,
@@ -68,6 +76,7 @@ def report(
 ) -> None:
     """Write what MODEL (a folder that train wrote) promises, and to whom."""
     from halfmask.errors import InputError
+    from halfmask.model_folder import write_text
     from halfmask.report import words
     from halfmask.report.facts import gather
 
@@ -76,6 +85,8 @@ def report(
         raise InputError(f"{str(target)!r} is a folder: name a file, such as {target}/report.html.")
     if not target.absolute().parent.is_dir():
         raise InputError(f"The folder of {str(target)!r} does not exist: create it first.")
+    if data is None and (by is not None or reference is not None):
+        raise InputError("--by and --reference are about the rows of --data: pass them too.")
     if is_vertical(model):
         if facts_file is not None:
             raise InputError("A model of several parties has one document: leave out --facts.")
@@ -95,6 +106,8 @@ def report(
             ledger=ledger_file,
             audit=audit_file,
             with_effects=form in ("html", "json") or facts_file is not None,
+            by=by,
+            reference=reference,
             told=told,
         )
     if form == "html":
@@ -107,9 +120,9 @@ def report(
         from halfmask.report import card
 
         text = card.card(facts) if form == "card" else card.markdown(facts)
-    target.write_text(text, encoding="utf-8")
+    write_text(target, text)
     if facts_file is not None:
-        facts_file.write_text(_as_json(facts), encoding="utf-8")
+        write_text(facts_file, _as_json(facts))
     result = {
         "out": str(target),
         "format": form,
@@ -128,11 +141,12 @@ def _as_json(facts: Facts) -> str:
 def _vertical(model: Path, target: Path, form: str, as_json: bool) -> None:
     """Every party's statement in one document."""
     from halfmask.cli.vertical_predict import load_model
+    from halfmask.model_folder import write_text
     from halfmask.vertical.statements import document
 
     fitted = load_model(model)
     text = document(fitted, form)
-    target.write_text(text, encoding="utf-8")
+    write_text(target, text)
     result = {
         "out": str(target),
         "format": form,

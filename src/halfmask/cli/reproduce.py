@@ -20,6 +20,7 @@ EXPERIMENTS = {
     "adult-erm": "halfmask.experiments.adult_erm",
     "adult-roles": "halfmask.experiments.adult_roles",
     "tables": "halfmask.experiments.tables",
+    "peers": "halfmask.experiments.peers",
     "auto": "halfmask.experiments.auto_truth",
     "mnist-labels": "halfmask.experiments.mnist_labels",
     "label-logistic": "halfmask.experiments.label_logistic",
@@ -97,9 +98,10 @@ def reproduce(
         import json
 
         from halfmask.cli.output import plain
+        from halfmask.model_folder import write_text
 
         path = out / f"{name}.json"
-        path.write_text(json.dumps(plain(result), indent=2), encoding="utf-8")
+        write_text(path, json.dumps(plain(result), indent=2))
         note(f"Results written to {path}.")
     shown = getattr(module, "shown", _table)
     emit(result, shown(result), as_json)

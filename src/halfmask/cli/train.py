@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfmask.cli.interrupts import after_this
 from halfmask.cli.options import settings_options, training_options
-from halfmask.cli.output import emit, json_option, note, reporting
+from halfmask.cli.output import emit, json_option, note
 from halfmask.cli.rows import machines, training_rows
 from halfmask.cli.schemas import read_schema
 
-CHECKPOINT = "checkpoint.npz"
+CHECKPOINT, RUN = "checkpoint.npz", ".run"
 
 if TYPE_CHECKING:
     from halfmask.accounting.budget import Budget
@@ -32,6 +34,12 @@ if TYPE_CHECKING:
 @settings_options("NAME")
 @click.option("--resume", is_flag=True, help="Go on in a folder whose training was interrupted.")
 @click.option("--unsafe-seed", type=int, help="Reproducible noise: the model is then NOT private.")
+@click.option(
+    "--reference",
+    is_flag=True,
+    help="Also score models without privacy on the same rows, to compare: NOT PRIVATE, printed "
+    "only.",
+)
 @json_option
 def train(
     data: Path,
@@ -46,6 +54,7 @@ def train(
     ledger_file: Path | None,
     resume: bool,
     unsafe_seed: int | None,
+    reference: bool,
     as_json: bool,
 ) -> None:
     """Train a model on DATA (CSV, Parquet or a folder of Parquet files) under a privacy budget.
@@ -57,9 +66,11 @@ def train(
     from halfmask.mechanisms.noise import noise_source
     from halfmask.mechanisms.shards import ALONE, rows_in_all
     from halfmask.model_ledger import OWN, link_ledger
-    from halfmask.report.covered import covered_scores
+    from halfmask.reference import reference as without_privacy
+    from halfmask.reference import reference_lines
+    from halfmask.report.covered import CONSTANT, covered_scores
     from halfmask.settings import config_as_json
-    from halfmask.training import RUN, choose_method, whole_seconds
+    from halfmask.training import choose_method, whole_seconds
     from halfmask.training import train as fit
 
     budget = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
@@ -68,8 +79,6 @@ def train(
     schema = read_schema(schema_file, data)
     noise = noise_source(unsafe_seed)
     with (
-        reporting("train") as tell,
-        _reading(tell, data),
         machines() as ranks,
         training_rows(data, schema, ranks, budget, method=method) as (encoder, table),
     ):
@@ -80,7 +89,6 @@ def train(
             note(f"Method {choice.method}: {choice.reason}.")
             _warn(delta, rows, unsafe_seed)
         started = time.perf_counter()
-        tell(0.3, f"{rows:,} rows, method {choice.method}")
         with _ledger(out, ledger_file, budget, leads) as ledger:
             model = fit(
                 table,
@@ -95,12 +103,14 @@ def train(
         if not leads:
             return
     seconds = whole_seconds(started)
-    model.save(out)
-    for stored in (out / CHECKPOINT, (out / CHECKPOINT).with_suffix(RUN)):
-        stored.unlink(missing_ok=True)
     charged = ledger_file or out / OWN
-    link_ledger(out, charged)
+    with after_this():
+        model.save(out)
+        for stored in (out / CHECKPOINT, (out / CHECKPOINT).with_suffix(RUN)):
+            stored.unlink(missing_ok=True)
+        link_ledger(out, charged)
     covered = covered_scores(model.details)
+    compared = without_privacy(table) if reference else None
     result = {
         "model": str(out),
         "method": model.method,
@@ -110,11 +120,17 @@ def train(
         "machines": 1 if ranks is None else ranks.count,
         "privacy": model.privacy.to_json(),
         "covered": None if covered is None else covered.to_json(),
+        "reference": compared,
         "ledger": str(charged),
         "seconds": seconds,
     }
     scored = f"{covered.text(seeded=model.privacy.seeded)}\n\n" if covered is not None else ""
+    if model.details.get("base_rate_only"):
+        scored = f"{textwrap.fill(CONSTANT, 80)}\n\n"
     text = f"{model.privacy.text()}\n\n{scored}Model written to {out} ({seconds} s)."
+    if compared is not None:
+        where = "each of these rows scored by a model that did not see it"
+        text = "\n".join([text, *reference_lines(compared, where)])
     emit(result, text, as_json)
 
 
@@ -127,12 +143,6 @@ def _config(method: str, settings: tuple[str, ...], file: Path | None) -> Any:
         raise InputError("Settings belong to a method: name it with --method.")
     told = None if file is None else read_config(file, method)
     return config_from_words(method, settings, told)
-
-
-@contextmanager
-def _reading(tell: Callable[[float, str], None], data: Path) -> Iterator[None]:
-    tell(0.05, f"reading {data.name}")
-    yield
 
 
 def _warn(delta: float, rows: int, unsafe_seed: int | None) -> None:
@@ -154,32 +164,43 @@ def _ledger(
     The one ledger of several machines is that of the first; the others hold none that counts.
     """
     from halfmask.accounting.ledger import Ledger, MemoryLedger
-    from halfmask.errors import HalfmaskError
     from halfmask.model_ledger import OWN
 
     if not leads:
         yield MemoryLedger.of(budget)
         return
     fresh = not out.exists()
-    if ledger_file is not None:
-        ledger = Ledger.open(ledger_file)
-    else:
-        out.mkdir(parents=True, exist_ok=True)
-        ledger = Ledger.open_or_create(
-            out / OWN, epsilon=budget.epsilon, delta=budget.delta, relation=budget.relation
-        )
+    ledger = None
     try:
+        if ledger_file is not None:
+            ledger = Ledger.open(ledger_file)
+        else:
+            out.mkdir(parents=True, exist_ok=True)
+            ledger = Ledger.open_or_create(
+                out / OWN, epsilon=budget.epsilon, delta=budget.delta, relation=budget.relation
+            )
         yield ledger
-    except (HalfmaskError, KeyboardInterrupt):
-        if fresh and out.exists() and not _charged(out, ledger):
-            shutil.rmtree(out)
+    except BaseException as error:
+        if ledger is None or not _charged(out, ledger):
+            if fresh and out.exists():
+                shutil.rmtree(out)
+        elif isinstance(error, KeyboardInterrupt):
+            note(_stays_charged(out, ledger))
         raise
+
+
+def _stays_charged(out: Path, ledger: Ledger) -> str:
+    from halfmask.accounting.budget import printed
+
+    spent = f"Something was released by then, so epsilon {printed(ledger.spent())} stays spent in "
+    if (out / CHECKPOINT).with_suffix(RUN).exists():
+        return f"{spent}{ledger.path.name}. Go on with the same command and --resume."
+    return f"{spent}{ledger.path.name}. No model was written: name a new folder with --out."
 
 
 def _charged(out: Path, ledger: Ledger) -> bool:
     """Whether the ledger holds something of the training in this folder."""
     from halfmask.model_ledger import OWN
-    from halfmask.training import RUN
 
     if (out / OWN).exists():
         return bool(ledger.events())

@@ -71,6 +71,7 @@ def predict(
     import pyarrow as pa
     import pyarrow.csv
 
+    from halfmask.model_folder import replacing
     from halfmask.vertical.queries import REVEALS, read_ids
 
     model = load_model(run)
@@ -85,12 +86,8 @@ def predict(
     if model.classes is not None:
         columns += [pa.array(each) for each in model.probabilities(score).T]
         names += [f"p_{name}" for name in model.classes]
-    unfinished = out.with_name(out.name + ".part")
-    try:
-        pyarrow.csv.write_csv(pa.table(columns, names=names), unfinished)
-        unfinished.replace(out)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with replacing(out) as path:
+        pyarrow.csv.write_csv(pa.table(columns, names=names), path)
     result = {"rows": len(ids), "out": str(out), "columns": names, "parties": list(model.parties)}
     emit(result, f"{len(ids)} predictions written to {out}.", as_json)
 

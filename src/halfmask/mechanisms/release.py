@@ -15,7 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.accounting.budget import Budget
-from halfmask.accounting.events import Event, GaussianEvent, RandomizedResponseEvent
+from halfmask.accounting.events import (
+    Event,
+    GaussianEvent,
+    PoissonGaussianEvent,
+    RandomizedResponseEvent,
+)
 from halfmask.accounting.relations import Relation
 from halfmask.errors import AccountingError, HalfmaskError, InputError, MachineLostError
 from halfmask.mechanisms.noise import (
@@ -27,6 +32,7 @@ from halfmask.mechanisms.noise import (
 )
 from halfmask.mechanisms.sampling import Indices
 from halfmask.mechanisms.shards import ALONE, Machines, Shards
+from halfmask.signs import tell
 
 if TYPE_CHECKING:
     from halfmask.mechanisms.paid_rows import PaidRows
@@ -56,6 +62,9 @@ class Book(Protocol):
 
     def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
         """Durably record that a part of a charge for a run is about to be released."""
+
+    def refund(self, charge: int) -> None:
+        """Take back a charge of which nothing was released."""
 
     def check_room(self, events: Sequence[Event]) -> None:
         """Raise BudgetExceededError where `events` do not fit now."""
@@ -156,6 +165,8 @@ class Releaser:
         self._plan: list[tuple[Event, str]] = []
         self._in_parts = False
         self._charge: int | None = None
+        self._given = False  # whether a value may have been handed out
+        self._done = self._planned = 0  # releases
 
     @property
     def budget(self) -> Budget:
@@ -209,6 +220,7 @@ class Releaser:
             # What was refused stays open: the next release asks again. Without a plan it is gone.
             self._plan = plan if self.whole_plan else []
             raise
+        self._planned += sum(_releases(event) for event, _ in plan)
         self._events += [event for event, _ in plan]
         self._released += [what for _, what in plan]
 
@@ -221,14 +233,24 @@ class Releaser:
         before = self.goes_on(events)
         if before is not None:
             self._charge, self.notes = before.charge, (*self.notes, INTERRUPTED)
+            self._given = True  # by the run that was interrupted
             return
         seeded = not self.noise.secure
         if self._in_parts:
             self._charge = self._book.charge(events, what, seeded=seeded, run=self._run)
         elif seeded:
-            self._book.charge(events, what, seeded=True)
+            self._charge = self._book.charge(events, what, seeded=True)
         else:
-            self._book.charge(events, what)
+            self._charge = self._book.charge(events, what)
+
+    def take_back(self) -> None:
+        """Take the charge back after Ctrl-C, if nothing was handed out since; it may come any time.
+
+        For an interruption alone: an error may follow from a private value, and tell of it.
+        """
+        if self.whole_plan and self._charge is not None and not self._given:
+            charge, self._charge = self._charge, None
+            self._book.refund(charge)
 
     def goes_on(self, events: Sequence[Event]) -> Interrupted | None:
         """The interrupted run, if this is its plan."""
@@ -340,7 +362,9 @@ class Releaser:
         """0/1 `answers` of which some are flipped, charged by now: for mechanisms."""
         self.pay()
         flipped = self.noise.uniform(len(answers)) < 1 / (1 + math.exp(epsilon))
-        return np.where(flipped, 1 - answers, answers)
+        answered = np.where(flipped, 1 - answers, answers)
+        self._given = True
+        return answered
 
     def noisy(
         self, value: Floats, noise_std: float, event: Event | None = None, what: str = ""
@@ -350,7 +374,12 @@ class Releaser:
         `event` pays for it, under the name `what`.
         """
         self.pay()
-        return add_gaussian(value, noise_std, self.noise)
+        noisy = add_gaussian(value, noise_std, self.noise)
+        self._given = True
+        self._done += 1
+        if self.whole_plan:
+            tell("releasing with noise", self._done / max(self._planned, 1))
+        return noisy
 
     def batch(self, rows: int, draw: Callable[[], Indices]) -> Indices:
         """Which of `rows` rows the next release is about, by a secret `draw`: for mechanisms."""
@@ -417,6 +446,13 @@ Door = Callable[..., Releaser]
 def system_door(book: Book, **how: Any) -> Releaser:
     """The door with noise of the operating system."""
     return Releaser(book, noise_source(), **how)
+
+
+def _releases(event: Event) -> int:
+    """How many noisy values an event pays for."""
+    if isinstance(event, GaussianEvent):
+        return event.count
+    return event.steps if isinstance(event, PoissonGaussianEvent) else 1
 
 
 def _counted(words: Iterable[str]) -> list[str]:

@@ -303,6 +303,7 @@ class AdditiveRun:
         sample_weight: Floats | None = None,
     ) -> None:
         self._public_model, self._groups = public_model, table.unit
+        self.free_models: list[FreeModel | PublicModel] = []
         self._shards, self._here = releaser.shards, own_place(table.n, releaser.shards)
         self._columns = table.coded
         self._private = [p for p, c in enumerate(table.coded) if c.private]
@@ -439,6 +440,7 @@ class AdditiveRun:
         known = np.full(len(everyone), base)
         if places:
             known, free = self._free_model(places, everyone, counted)
+            self.details["free_score"] = self._free_score(known, everyone, counted)
         unit = float(np.std(everyone - known)) if self._number else 1.0
         unit = max(unit, 1e-3) if self._number else 1.0
         offset = known[self._here]
@@ -470,6 +472,14 @@ class AdditiveRun:
             pairs=[pair.scaled(slope * unit) for pair in paired.pairs],
         )
 
+    def _free_score(self, known: Floats, label: Floats, weights: Floats) -> dict[str, float]:
+        """How well public columns alone tell a public label, on rows that they did not see."""
+        if self._number:
+            missed = self._half * math.sqrt(np.average((label - known) ** 2, weights=weights))
+            return {"rmse": float(missed)}
+        loss = np.logaddexp(0.0, known) - label * known
+        return {"log_loss": float(np.average(loss, weights=weights))}
+
     def _free_model(
         self, places: Sequence[int], target: Floats, weights: Floats, outputs: int = 1
     ) -> tuple[Floats, FreeModel | PublicModel]:
@@ -477,6 +487,10 @@ class AdditiveRun:
         codes, columns = _stacked(self._columns, places), [self._columns[p] for p in places]
         if self._shards.count > 1:
             codes = self._shards.gather(codes.astype(np.float64)).astype(codes.dtype)
+        if len(self.free_models) >= outputs:
+            free = self.free_models[0]
+            self.free_models = [*self.free_models[1:], free]
+            return free.scores(codes), free
         task: Task = "regression" if self._number else "classification"
         if self._public_model is not None:
             even = bool((weights == weights[0]).all())
@@ -541,14 +555,19 @@ class AdditiveRun:
 
     def _levels(self) -> list[dict[str, Any]]:
         """Of each column: the part of rows with each level, exact ones of public columns, and the
-        noise in what public levels add under a private label.
+        noise in what levels add: public ones under a private label, and private ones.
         """
-        slope = self.details.get("slope", {"used": 1.0})["used"]
+        slope = self.details.get("slope", {"used": 1.0, "noise": 0.0})
         for place in self._public:
             column = self._columns[place]
             counts = self._shards.sum(_counted(column.codes, self._weights, column.levels))
             self._shares[place] = counts / self._n
-        noise = {place: self._half * slope * each for place, each in self._noise.items()}
+        # A slope that noise has brought to nothing says nothing of what private columns may add.
+        doubt = max(slope["used"], min(slope["noise"], 1.0))
+        noise = {
+            place: self._half * (doubt if place in self._private else slope["used"]) * each
+            for place, each in self._noise.items()
+        }
         return described_levels(self._shares, noise, len(self._columns))
 
     def _own(self, value: float) -> float:
@@ -709,6 +728,7 @@ class AdditiveRun:
         ).run()
         for place, feature in zip(self._private, part.features, strict=False):
             self._shares[place] = share_by_level(feature)
+        self._noise |= {p: unit * d for p, d in zip(self._private, part.doubt, strict=False)}
         self._features |= dict(zip(self._private, features, strict=False))
         return part
 

@@ -31,6 +31,8 @@ _AGAIN = (0.4, 0.6, 0.8)
 # A label of which a smaller part than this is of one class is treated as rare.
 _RARE = 0.35
 _MOMENTUM = 0.85
+# Effects of columns on a score, in log odds or spreads of a number, where nothing else is known.
+_TYPICAL = 0.5
 
 
 def slope_bounds(rate: float, radius: float, diameter: float) -> tuple[float, float]:
@@ -96,6 +98,7 @@ class PrivatePart:
     features: list[LevelFeatures]
     theta: list[Floats]
     intercept: Any  # a number, or one per class
+    doubt: Sequence[Floats] = ()  # by column and level: how far off effects may be
 
     @property
     def spread(self) -> float:
@@ -145,12 +148,15 @@ class Descent:
         self._steps, self._worth, self._gradients = steps, worth, gradients
         self._effects = [np.zeros(len(f.share)) for f in features]
         self._rate = self._known_rate()
+        self._doubt: list[Floats] = []
 
     def run(self) -> PrivatePart:
         """Guarantee: docs/proofs/additive.md."""
         scales, factors = self._weigh_columns()
         theta, intercept = self._descend(scales, factors)
-        return PrivatePart(features=self._features, theta=theta, intercept=intercept)
+        return PrivatePart(
+            features=self._features, theta=theta, intercept=intercept, doubt=self._doubt
+        )
 
     def _known_rate(self) -> float:
         """The rate of the second class, as far as it is known."""
@@ -344,6 +350,9 @@ class Descent:
             p / steps - times(q, g / steps) for p, g, q in zip(points, gradients, slow, strict=True)
         ]
         start = starts / steps - by_start_step * by_starts / steps
+        if all(curvature.ndim == 2 for curvature in curvatures):
+            each = zip(features, curvatures, noises, scales, strict=True)
+            self._doubt = [doubts(f, c, n, max(s, _TYPICAL)) for f, c, n, s in each]
         return theta, start - _mean_score(features, theta)
 
     def _zeros(self) -> list[Floats]:
@@ -361,6 +370,21 @@ def _guess(gradient: Floats, curvature: Floats, noise: float, scales: Floats) ->
     spread = told @ curvature + curvature + noise**2 * np.eye(gradient.shape[-1])
     solved = np.asarray(np.linalg.solve(spread, gradient[..., None])[..., 0], dtype=np.float64)
     return -times(turned(told), solved)
+
+
+def doubts(feature: LevelFeatures, curvature: Floats, noise: float, scale: float) -> Floats:
+    """How far off what was found of each level may be, where effects are about `scale` long.
+
+    The posterior deviation by noise and rows: also of a column that one draw of noise took for
+    worthless and shrank to nothing. Follows from releases alone.
+    """
+    values, axes = np.linalg.eigh(curvature)
+    values = np.maximum(values, 1e-9)
+    variance = 1 / (1 / scale**2 + values**2 / (values + noise**2))
+    share = np.maximum(feature.share, 0.0)
+    centred = feature.vectors - share @ feature.vectors / max(float(share.sum()), 1e-12)
+    found: Floats = np.sqrt((centred @ axes) ** 2 @ variance)[feature.groups]
+    return found
 
 
 def _bend(chance: Floats, low: float, high: float) -> Floats:

@@ -226,9 +226,9 @@ class PairSearch:
         chosen = self._chosen()
         if not chosen:
             return PairsPart(pairs=(), intercept=0.0, spread=0.0)
-        columns = [self._coded(pair) for pair in chosen]
-        features = self._counted(chosen, columns)
-        part: PrivatePart = self._start(Descent, CodeSums(columns), features).run()
+        sums = CodeSums([self._coded(pair) for pair in chosen])
+        features = self._counted(chosen, sums)
+        part: PrivatePart = self._start(Descent, sums, features).run()
         found = []
         for (i, j), table in zip(chosen, part.by_level(), strict=True):
             one, two = self._grouped[i], self._grouped[j]
@@ -306,14 +306,12 @@ class PairSearch:
             values=None,
         )
 
-    def _counted(
-        self, chosen: Sequence[Pair], columns: Sequence[CodedColumn]
-    ) -> list[LevelFeatures]:
+    def _counted(self, chosen: Sequence[Pair], sums: CodeSums) -> list[LevelFeatures]:
         """Features of the chosen pairs, with their rows as a release counts them."""
-        exact = CodeSums(columns).sums(self.weights)
+        exact = sums.sums(self.weights)
         moves = (math.sqrt(2 * len(chosen)), math.sqrt(len(chosen)))
         noisy = self.descent.release(np.concatenate(exact), moves)
-        counts = np.split(noisy, np.cumsum([column.levels for column in columns])[:-1])
+        counts = np.split(noisy, np.cumsum(sums.levels)[:-1])
         found = []
         for (i, j), own in zip(chosen, counts, strict=True):
             positive = np.maximum(own, 0.0) + 1e-6 * self.rows / len(own)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from halfmask.errors import InputError
+from halfmask.signs import tell
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.integer]
@@ -276,6 +277,7 @@ def _choose(
     most = (_TREES // 2 if data.many else _TREES) if trees is None else trees
     best, least = 0, sum(fit.held_out_loss() for fit in fits)
     for number in range(1, most + 1):
+        tell("fitting the free model of the public columns", _near(number, best, most))
         # All grow, also after the first that cannot: `any` on a list, not on a generator.
         if not any([fit.grow() for fit in fits]):
             break
@@ -285,6 +287,11 @@ def _choose(
         elif trees is None and number >= best + _PATIENCE:
             break
     return best if trees is None else trees, fits
+
+
+def _near(number: int, best: int, most: int) -> float:
+    """How far growing is: to the most trees, or to where it will stop if nothing gets better."""
+    return number / min(most + 1, max(best + _PATIENCE, number) + 1)
 
 
 def _fit(data: _Data, trees: int) -> FreeModel:

@@ -206,20 +206,24 @@ class _Space:
         known of them is uncorrelated, norm goes where it lessens the expected loss most.
         """
         rows, roots = total_of(self.weights, self.shards), np.sqrt(self.values)
-        typical = _EFFECT / math.sqrt(len(self.columns))
-        if not self.axes.size:
-            to, back, unknown = np.diag(1 / roots), np.diag(roots), typical * roots
-        elif doubt is None:
-            to, back, unknown = self.axes / roots, (self.axes * roots).T, typical * roots
-        else:
-            whole = (self.axes * roots).T / self.scale
-            found, turned = np.linalg.eigh(whole @ doubt @ whole.T)
-            unknown = np.sqrt(np.maximum(found, 1e-12))
-            to, back = (self.axes / roots) @ turned, ((self.axes * roots) @ turned).T
+        unknown = _EFFECT / math.sqrt(len(self.columns)) * roots
+        turned, root, unroot = self.axes, roots[:, None], 1 / roots[:, None]
+        if self.axes.size:
+            root, unroot = (self.axes * roots) @ self.axes.T, (self.axes / roots) @ self.axes.T
+            if doubt is not None:
+                whole = root / self.scale
+                found, turned = np.linalg.eigh(whole @ doubt @ whole.T)
+                unknown = np.sqrt(np.maximum(found, 1e-12))
         bends = list(np.full((len(unknown), 1, 1), rows * self.bend))
         factors = allocated(bends, unknown, np.ones(len(unknown)), 0.0, self.loud)
-        turn = self.scale[:, None] * to * factors
-        unturn = back / factors[:, None] / self.scale
+        # Turned back after it is scaled: noise is alike in all directions, and a matrix that does
+        # not follow from the order and signs of axes is the same, but for digits, on any machine.
+        if self.axes.size:
+            turn = unroot @ ((turned * factors) @ turned.T)
+            unturn = ((turned / factors) @ turned.T) @ root
+        else:
+            turn, unturn = np.diag(factors / roots), np.diag(roots / factors)
+        turn, unturn = self.scale[:, None] * turn, unturn / self.scale
         lengths = self.lengths(turn)
         limit = float(np.quantile(self.shards.gather(lengths), _LONG))
         # In place where it can be: at millions of rows, numbers by row are what fills memory.

@@ -83,7 +83,9 @@ class Ranks:
             return _array(total) if self.leads else np.zeros(value.shape)
 
     def _tensor(self, value: Floats) -> torch.Tensor:
-        return torch.tensor(np.asarray(value, dtype=np.float64), device=self._device)
+        # In the order of its cells: machines exchange memory as it lies, and a tensor made of a
+        # transposed array would lie otherwise than what the others wait for.
+        return torch.tensor(np.array(value, dtype=np.float64, order="C"), device=self._device)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from halfmask.neural.public_facts import PublicFacts
 from halfmask.neural.rows import NetworkRows, Singles, blocks
 from halfmask.schema import Column, Schema
 from halfmask.scratch import reserve
+from halfmask.signs import tell
 from halfmask.table import Blocks, Encoder, Table
 
 # Encoded numbers in flight (64 MiB in double precision), and rows that stay in the cache.
@@ -143,6 +144,7 @@ def _decode(
         label[at] = table.label
         for some in blocks(table.n, _IN_CACHE):
             values[at][some] = inputs.rows(_part(table, some))
+        tell("reading rows", at.stop / len(rows))
     return label
 
 

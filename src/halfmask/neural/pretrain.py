@@ -20,6 +20,7 @@ from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import Padding
 from halfmask.public_loss import Watch
+from halfmask.signs import tell
 
 Floats = NDArray[np.floating[Any]]
 Codes = NDArray[np.int64]
@@ -114,6 +115,7 @@ def _member(
     everywhere = rows_in_all(count, shards)
     batch = max(config.batch, min(everywhere // 32, 4096))
     for epoch in range(config.epochs):
+        tell("training a network on released sums", epoch / config.epochs)
         for group in optimizer.param_groups:
             group["lr"] = config.learning_rate * (1 - epoch / config.epochs)
         order = torch.randperm(count, generator=seed)

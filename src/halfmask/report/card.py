@@ -6,8 +6,9 @@ import json
 import math
 from collections.abc import Sequence
 
+from halfmask.reference import NOT_PRIVATE
 from halfmask.report import words
-from halfmask.report.covered import NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
+from halfmask.report.covered import CONSTANT, NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
 from halfmask.report.facts import Facts
 from halfmask.report.measured import NO_BETTER, NOT_COVERED
@@ -113,6 +114,8 @@ def _body(facts: Facts, level: int) -> list[str]:
         for place, charge in enumerate(facts.budget.charges, start=facts.budget.left_out + 1)
     ]
     lines += _table(["Charge", "Time", "What was released", "Epsilon so far"], charges)
+    if facts.model.details.get("base_rate_only"):
+        lines += [f"**{CONSTANT}**", ""]
     if (covered := facts.covered) is not None:
         lines += [f"{head} Scores that the guarantee covers", ""]
         lines += [covered_words(statement.seeded), ""]
@@ -125,6 +128,14 @@ def _body(facts: Facts, level: int) -> list[str]:
         lines += [f"{head} Scores", "", f"**{NOT_COVERED}**", ""]
         lines += [] if facts.measured.better_than_constant else [f"**{NO_BETTER}**", ""]
         lines += _table(words.SCORE_HEADINGS, words.score_rows(facts))
+        if facts.measured.classes:
+            lines += _table(words.CLASS_HEADINGS, words.class_rows(facts))
+            lines += _table(*words.confusion_rows(facts))
+        if facts.measured.groups:
+            lines += _table(*words.group_rows(facts))
+        if facts.measured.reference:
+            lines += [f"**{NOT_PRIVATE}**", ""]
+            lines += _table(words.REFERENCE_HEADINGS, words.reference_rows(facts))
     if facts.audits:
         lines += [f"{head} Audit", "", f"**{words.AUDITED_ROWS}**", ""]
         lines += _table(words.AUDIT_HEADINGS, words.audit_rows(facts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from halfmask.model_folder import rebuilt
@@ -22,6 +22,10 @@ SEEDED = (
 NONE_CLEAR = (
     "No reliability curve: for so few rows and so much noise, no part of the scores holds clearly "
     "more rows than noise."
+)
+CONSTANT = (
+    "This model is a constant: for so few rows and so small a budget it gives every row the same "
+    "answer. More rows, a larger epsilon or a public label may help; halfmask check says how much."
 )
 SCORE_HEADINGS = ["Score", "Value", "Bar"]
 RELIABILITY_HEADINGS = ["Predicted", "Observed", "Bar"]
@@ -51,6 +55,7 @@ class Covered:
     reliability: tuple[Part, ...]
     classes: bool
     constant: float | None = None  # the log loss of the base rate alone
+    public_alone: Mapping[str, float] = field(default_factory=dict)  # of the free model
 
     def to_json(self) -> dict[str, Any]:
         """The scores as a JSON object."""
@@ -59,21 +64,31 @@ class Covered:
             **{name: score.value for name, score in self.scores.items()},
             **{f"{name}_bar": score.bar for name, score in self.scores.items()},
             "constant_log_loss": self.constant,
+            "public_columns_alone": dict(self.public_alone),
             "reliability": [part._asdict() for part in self.reliability],
         }
 
     @property
     def compared(self) -> str | None:
-        """The model beside the base rate alone, in a sentence."""
+        """The model beside the base rate and the public columns alone, in a sentence or two."""
         if self.constant is None or "log_loss" not in self.scores:
-            return None
+            return self._public_told
         loss = self.scores["log_loss"]
         told = f"To compare, the base rate alone has log loss {self.constant:.4g}."
+        if self._public_told is not None:
+            told = f"{told} {self._public_told}"
         if loss.value >= self.constant:
             return f"{told} This model is no better than a constant."
         if loss.bar is not None and loss.value + loss.bar >= self.constant:
             return f"{told} Within its bar, this model may be no better than a constant."
         return told
+
+    @property
+    def _public_told(self) -> str | None:
+        for name, value in self.public_alone.items():
+            told = f"The public columns alone have {_NAMES[name]} {value:.4g}"
+            return f"{told}, on rows that were left out: label and columns are public."
+        return None
 
     def score_rows(self) -> list[list[str]]:
         """Rows under SCORE_HEADINGS."""
@@ -139,6 +154,11 @@ def covered_scores(details: Mapping[str, Any]) -> Covered | None:
             ),
             classes="log_loss" in stored,
             constant=_entropy(details.get("base")) if "log_loss" in stored else None,
+            public_alone={
+                name: float(value)
+                for name, value in (details.get("free_score") or {}).items()
+                if name in _NAMES and value is not None
+            },
         )
 
     return rebuilt(read, "its covered scores")

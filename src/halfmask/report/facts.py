@@ -139,9 +139,14 @@ def gather(
     ledger: str | Path | None = None,
     audit: str | Path | None = None,
     with_effects: bool = True,
+    by: str | None = None,
+    reference: str | Path | None = None,
     told: Callable[[float, str], None] | None = None,
 ) -> Facts:
     """Read a model folder; `data` are labelled rows to score, `ledger` the data set's ledger.
+
+    `by` names a column of `data` by whose groups it is scored too; `reference` is a file of
+    training rows on which models without privacy are fitted, to compare.
 
     `with_effects` finds what the model learnt, which takes seconds; `told` hears how far it is.
 
@@ -154,7 +159,12 @@ def gather(
         from halfmask.report.measured import measure
         from halfmask.table import read_frame
 
-        measured = measure(model, read_frame(data))
+        measured = measure(
+            model,
+            read_frame(data),
+            by=by,
+            reference=None if reference is None else read_frame(reference),
+        )
     statement = model.privacy
     audits, inferences = ((), ()) if audit is None else _audits(Path(audit))
     return Facts(

@@ -12,8 +12,11 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+from halfmask.model_folder import write_text
+from halfmask.reference import NOT_PRIVATE
 from halfmask.report import effects, plots, words
 from halfmask.report.covered import (
+    CONSTANT,
     NONE_CLEAR,
     RELIABILITY_HEADINGS,
     SCORE_HEADINGS,
@@ -37,7 +40,7 @@ def write_report(
 ) -> Facts:
     """Write the page of the model in `folder` to `out`; returns what it says."""
     facts = gather(folder, data=data, ledger=ledger, audit=audit)
-    Path(out).write_text(page(facts), encoding="utf-8")
+    write_text(Path(out), page(facts))
     return facts
 
 
@@ -238,6 +241,8 @@ def _short(value: object) -> str:
 
 def _covered(facts: Facts) -> str:
     covered = facts.covered
+    if facts.model.details.get("base_rate_only"):
+        return f'<p class="verdict bad">{escape(CONSTANT)}</p>'
     if covered is None:
         return (
             "<p>This training released no score of its own. The method additive does, wherever "
@@ -323,6 +328,14 @@ def _scores(facts: Facts) -> str:
     scores = data_table("Scores", words.SCORE_HEADINGS, words.score_rows(facts))
     if not measured.better_than_constant:
         scores = f'<p class="verdict bad">{escape(NO_BETTER)}</p>{scores}'
+    if measured.classes:
+        scores += data_table("Classes", words.CLASS_HEADINGS, words.class_rows(facts))
+        scores += data_table("Confusion matrix, in rows", *words.confusion_rows(facts))
+    if measured.groups:
+        scores += data_table(f"Scores by {measured.by}", *words.group_rows(facts))
+    if measured.reference:
+        table = data_table("Without privacy", words.REFERENCE_HEADINGS, words.reference_rows(facts))
+        scores += f'<p class="warning"><strong>{escape(NOT_PRIVATE)}</strong></p>{table}'
     return (
         f'<p class="warning"><strong>{escape(NOT_COVERED)}</strong></p>{scores}'
         f'<div class="figures">{"".join(figures)}</div>'

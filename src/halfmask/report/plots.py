@@ -162,7 +162,7 @@ def roc(curves: Mapping[str, Sequence[Point]], *, ax: Axes | None = None) -> Axe
             ax.plot(*_columns(points), label=name, **look)
         ax.set_xlabel("false positive rate")
         ax.set_ylabel("true positive rate")
-        ax.legend(loc="lower right")
+        _legend(ax, len(curves), "lower right")
     return ax
 
 
@@ -177,7 +177,7 @@ def calibration(curves: Mapping[str, Sequence[Point]], *, ax: Axes | None = None
             ax.plot(*_columns(points), label=name, **_look(place))
         ax.set_xlabel("predicted")
         ax.set_ylabel("observed")
-        ax.legend(loc="upper left")
+        _legend(ax, len(curves), "upper left")
     return ax
 
 
@@ -303,8 +303,18 @@ def percent(share: float, *, up: bool = False) -> str:
 
 
 def _look(place: int) -> dict[str, Any]:
-    index = place % len(SERIES)
-    return {"color": SERIES[index], "linestyle": _DASHES[index], "marker": _MARKERS[index]}
+    """Of each of many lines one of its own: after all colours, the same with another dash."""
+    index, lap = place % len(SERIES), place // len(SERIES)
+    dash, marker = _DASHES[(index + lap) % 4], _MARKERS[(index + lap) % len(_MARKERS)]
+    return {"color": SERIES[index], "linestyle": dash, "marker": marker}
+
+
+def _legend(ax: Axes, lines: int, where: str) -> None:
+    """Inside, or to the right in columns where many lines would hide what they name."""
+    if lines <= 6:
+        ax.legend(loc=where)
+    else:
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7, ncols=1 + lines // 16)
 
 
 def _columns(points: Sequence[Point]) -> tuple[list[float], list[float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from halfmask.accounting.budget import printed
 from halfmask.accounting.relations import Relation
@@ -167,6 +168,8 @@ def gain_headings(statement: Statement) -> list[str]:
 
 
 SCORE_HEADINGS = ["Score", "This model", "Public columns alone", "A constant"]
+CLASS_HEADINGS = ["Class", "Rows", "Precision", "Recall", "Calibration"]
+REFERENCE_HEADINGS = ["Score", "This model", "Boosted trees", "A linear model of levels"]
 
 
 def score_rows(facts: Facts) -> list[list[str]]:
@@ -188,6 +191,50 @@ def score_rows(facts: Facts) -> list[list[str]]:
             *(cell(other[name]) if name in other else "-" for other in others),
         ]
         for name, value in measured.scores.items()
+    ]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+
+
+def class_rows(facts: Facts) -> list[list[str]]:
+    """Precision, recall and calibration of each class, under CLASS_HEADINGS."""
+    assert facts.measured is not None
+    return [
+        [name, *(_cell(each[n]) for n in ("rows", "precision", "recall", "calibration_error"))]
+        for name, each in facts.measured.classes.items()
+    ]
+
+
+def confusion_rows(facts: Facts) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows: true classes down, what the model called them across."""
+    assert facts.measured is not None
+    found = facts.measured.confusion
+    rows = [[name, *(f"{count:,}" for count in line.values())] for name, line in found.items()]
+    return ["True class", *(f"Called {name}" for name in found)], rows
+
+
+def group_rows(facts: Facts) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows: the scores of each group."""
+    assert facts.measured is not None
+    groups = facts.measured.groups
+    names = list(next(iter(groups.values()), {}))
+    shown = [name.replace("_", " ").capitalize() for name in names]
+    rows = [[group, *(_cell(each[name]) for name in names)] for group, each in groups.items()]
+    return [str(facts.measured.by), *shown], rows
+
+
+def reference_rows(facts: Facts) -> list[list[str]]:
+    """This model beside those without privacy, under REFERENCE_HEADINGS."""
+    assert facts.measured is not None
+    trees, linear = (facts.measured.reference[kind] for kind in ("boosted_trees", "linear"))
+    own = facts.measured.scores
+    return [
+        [name.replace("_", " "), _cell(own[name]), _cell(value), _cell(linear[name])]
+        for name, value in trees.items()
     ]
 
 

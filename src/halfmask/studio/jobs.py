@@ -143,7 +143,8 @@ class Job:
         for line in process.stderr:
             told = _progress(line)
             if told is not None:
-                self.share = step.begins + (ends - step.begins) * told[0]
+                # Each kind of work counts from 0; the bar never goes back.
+                self.share = max(self.share, step.begins + (ends - step.begins) * told[0])
                 self.text = told[1]
         reader.join()
         code = process.wait()

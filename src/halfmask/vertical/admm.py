@@ -25,6 +25,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from halfmask.errors import DataError, InputError
+from halfmask.signs import tell
 from halfmask.vertical.block import Vector
 from halfmask.vertical.channel import Channel, Message, ask_numbers
 from halfmask.vertical.loss import Loss, LossName, loss_named
@@ -177,6 +178,7 @@ def run_admm(
     divisor = len(names) if config.update == "sharing" else 1
     warned = False
     for number in range(len(state.history) + 1, config.rounds + 1):
+        tell("rounds with all parties", number / config.rounds)
         record, settled = _one_round(channel, targets, config, state, number, divisor)
         if watch is not None:
             record = Round(**{**vars(record), "watched": dict(watch(number))})

@@ -23,6 +23,7 @@ import numpy as np
 from halfmask.errors import InputError
 from halfmask.mechanisms.paid_rows import PaidRows, Rows, batch_of
 from halfmask.mechanisms.release import Releaser, Sensitivity
+from halfmask.signs import tell
 from halfmask.vertical.block import Vector
 from halfmask.vertical.channel import Channel, Message, ask_all, ask_numbers
 from halfmask.vertical.loss import LossName, loss_named
@@ -163,6 +164,7 @@ def run_fdml(
     history: list[dict[str, float]] = []
     number = 0
     for epoch in range(1, config.epochs + 1):
+        tell("epochs with all parties", epoch / config.epochs)
         order = draw.permutation(len(targets))
         step_size = config.step_size / math.sqrt(epoch)
         for start in range(0, len(order), config.batch):
