@@ -159,6 +159,12 @@ WARNED: list[tuple[dict[str, list[Any]], str, str]] = [
 ]
 
 
+def test_ids_that_are_all_missing_are_a_fault_in_words(folder: Path) -> None:
+    unit = '[unit]\ncolumn = "who"\nmax_rows = 2\n'
+    found = checked(columns(who=["NA"] * ROWS), schema=SCHEMA + unit, code=2)
+    assert "'who'" in messages(found, "faults")
+
+
 @pytest.mark.parametrize(("data", "schema", "words"), WARNED)
 def test_warnings(folder: Path, data: dict[str, list[Any]], schema: str, words: str) -> None:
     found = checked(columns(**data), schema=SCHEMA + schema)

@@ -8,7 +8,7 @@ the result depends on private values (whether they parse): it is for whoever hol
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,10 +93,23 @@ def check_file(
         with open_rows(data) as rows:
             found.rows = rows.num_rows
             if tables is not None:
-                _check_rows(found, tables, rows, budget)
+                check_rows(found, tables, rows, budget)
     except HalfmaskError as error:
         found.faults += _findings(str(error))
     return found
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What the values of one column say: whether they parse, and what to mend or to think about."""
+
+    state: str | None = None
+    faults: tuple[Finding, ...] = ()
+    warnings: tuple[Finding, ...] = ()
+
+
+Look = Callable[[FileRows, Column | Label], Looked]
+"""Looks at the values of one column."""
 
 
 def _findings(text: str) -> list[Finding]:
@@ -104,7 +117,31 @@ def _findings(text: str) -> list[Finding]:
     return [Finding(place(line)[0], line) for line in text.splitlines() if line]
 
 
-def _check_rows(found: Checked, tables: dict[str, Any], rows: FileRows, budget: Budget) -> None:
+def look_at(rows: FileRows, part: Column | Label) -> Looked:
+    """Whether a column parses, private or not, and warnings about a public one."""
+    problem = _first_problem(rows, part)
+    if problem is None:
+        warnings = _public_warnings(rows, part) if part.role == "public" else ()
+        return Looked("parses", warnings=tuple(warnings))
+    row = place(str(problem))[1]
+    message = str(problem)
+    if part.role == "private":
+        message = f"Column {part.name!r}, row {row}: does not parse. Expected {_expected(part)}."
+    return Looked(f"does not parse at row {row}", faults=(Finding(part.name, message),))
+
+
+def check_rows(
+    found: Checked,
+    tables: Mapping[str, Any],
+    rows: FileRows,
+    budget: Budget,
+    *,
+    look: Look = look_at,
+) -> None:
+    """Add to `found` what these tables of a schema and these rows give.
+
+    `look` is the only one to see the values of feature columns and the label.
+    """
     problems: list[str] = []
     label: Label | None = None
     columns: tuple[Column, ...] = ()
@@ -119,7 +156,7 @@ def _check_rows(found: Checked, tables: dict[str, Any], rows: FileRows, budget: 
     found.faults += _findings("\n".join(problems))
     if found.schema is not None:
         rows = with_made(rows, found.schema)
-    _check_values(found, rows, label, columns, unit)
+    _check_values(found, rows, label, columns, unit, look)
     found.warnings += _declared_warnings(columns)
     found.warnings += _unit_warnings(rows, label, columns, unit)
     found.warnings += _budget_warnings(rows.num_rows, budget)
@@ -146,6 +183,7 @@ def _check_values(
     label: Label | None,
     columns: Sequence[Column],
     unit: Unit | None,
+    look: Look,
 ) -> None:
     parts: list[Column | Label] = [*columns, *([] if label is None else [label])]
     wanted = [*(part.name for part in parts), *([] if unit is None else [unit.column])]
@@ -159,20 +197,11 @@ def _check_values(
         if part.name in missing:
             continue
         with part_of("checking columns"):
-            problem = _first_problem(rows, part)
-        if problem is None:
-            found.states[part.name] = "parses"
-            if part.role == "public":
-                found.warnings += _public_warnings(rows, part)
-            continue
-        row = place(str(problem))[1]
-        found.states[part.name] = f"does not parse at row {row}"
-        message = str(problem)
-        if part.role == "private":
-            message = (
-                f"Column {part.name!r}, row {row}: does not parse. Expected {_expected(part)}."
-            )
-        found.faults.append(Finding(part.name, message))
+            looked = look(rows, part)
+        if looked.state is not None:
+            found.states[part.name] = looked.state
+        found.faults += looked.faults
+        found.warnings += looked.warnings
     if unit is not None and unit.column not in missing:
         try:
             unit_codes(texts(rows.columns([unit.column]), unit.column), unit.column)
@@ -316,7 +345,8 @@ def _unit_warnings(
 def _dropped_rows(rows: FileRows, unit: Unit) -> Iterator[Finding]:
     words = texts(rows.columns([unit.column]), unit.column).drop_null()
     counts = pc.value_counts(words).field("counts")
-    used = int(pc.sum(pc.min_element_wise(counts, pa.scalar(unit.max_rows, counts.type))).as_py())
+    most = pc.min_element_wise(counts, pa.scalar(unit.max_rows, counts.type))
+    used = int(pc.sum(most).as_py() or 0)  # the sum of no ids at all is null
     if used < len(words):
         yield Finding(
             unit.column,

@@ -96,7 +96,7 @@ def expect(
         rows=rows,
         kept=kept,
         rows_needed=needed,
-        base_rate_only=label.role == "private" and strength < _BASE_RATE,
+        base_rate_only=base_rate_alone(label, strength),
         if_public=tuple(changes),
     )
 
@@ -104,20 +104,31 @@ def expect(
 def _kept(
     label: Label, columns: Sequence[Column], rows: int, strength: float
 ) -> tuple[tuple[float, float], int]:
-    private = sum(_weight(column) for column in columns if column.role == "private")
-    hidden = label.role == "private"
-    public = sum(column.role == "public" for column in columns) if hidden else 0
-    ends = []
-    for each, free, own in zip(_PER_PRIVATE, _PER_PUBLIC, _LABEL, strict=True):
-        noise = each * private + free * public + (own if hidden else 0.0)
-        ends.append(noise)
-    if hidden and strength < _BASE_RATE:
+    ends = noise_ends(label, columns)
+    if base_rate_alone(label, strength):
         kept = (0.0, 0.0)
     else:
         high, low = (strength / (strength + noise) for noise in ends)
         kept = (low, high)
-    least = max(ends[1], _BASE_RATE if hidden else 0.0)
+    least = max(ends[1], _BASE_RATE if label.role == "private" else 0.0)
     return kept, math.ceil(least * rows / strength)
+
+
+def noise_ends(label: Label, columns: Sequence[Column]) -> tuple[float, float]:
+    """D where columns tell much, and where they tell little."""
+    private = sum(_weight(column) for column in columns if column.role == "private")
+    hidden = label.role == "private"
+    public = sum(column.role == "public" for column in columns) if hidden else 0
+    much, little = (
+        each * private + free * public + (own if hidden else 0.0)
+        for each, free, own in zip(_PER_PRIVATE, _PER_PUBLIC, _LABEL, strict=True)
+    )
+    return much, little
+
+
+def base_rate_alone(label: Label, strength: float) -> bool:
+    """Whether the default method releases the base rate of a private label and nothing else."""
+    return label.role == "private" and strength < _BASE_RATE
 
 
 def _weight(column: Column) -> float:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chromium import BINARY, Chromium
 from hostile import Trained, run
 
+from chromium import BINARY, Chromium
 from halfmask.model import Model
 from halfmask.public_loss import PublicLoss
 

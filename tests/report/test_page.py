@@ -207,3 +207,16 @@ def test_mistakes_are_answered(
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     assert "There is no model" in run("report", tmp_path, code=2).output
+
+
+@pytest.mark.slow
+def test_facts_beside_a_report_are_those_of_the_json_report(
+    trained: Trained, tmp_path: Path
+) -> None:
+    out, facts = tmp_path / "report.md", tmp_path / "facts.json"
+    run("report", trained.folder, "--format", "md", "--out", out, "--facts", facts)
+    found = json.loads(facts.read_text(encoding="utf-8"))
+    stated = Model.load(trained.folder).privacy.to_json()
+    assert found["statement"] == json.loads(json.dumps(stated))
+    assert {effect["column"] for effect in found["effects"]} == set(HOSTILE)
+    assert out.read_text(encoding="utf-8").startswith("#")

@@ -28,6 +28,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "halfmask.cli.check:check",
         "Every fault and warning of a schema and a file, before spending.",
     ),
+    "studio": (
+        "halfmask.cli.studio:studio",
+        "A page on this machine: roles, price, training and report.",
+    ),
     "plan": ("halfmask.cli.plan:plan", "Noise, steps and error to expect, before touching data."),
     "train": ("halfmask.cli.train:train", "Train a model under a privacy budget."),
     "predict": ("halfmask.cli.predict:predict", "Predict with a trained model."),
@@ -46,7 +50,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("halfmask.cli.demo:demo", "All of it in a minute, on the embedded census data."),
 }
 
-_EXTRAS = {"torch": "torch", "flwr": "flower", "matplotlib": "plot"}
+_EXTRAS = {
+    "torch": "torch",
+    "flwr": "flower",
+    "matplotlib": "plot",
+    "starlette": "studio",
+    "uvicorn": "studio",
+}
 
 
 class LazyGroup(click.Group):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -36,7 +37,7 @@ def json_option(function: _Function) -> _Function:
         token = _output.set(sys.stdout)
         _printed.set(False)
         try:
-            with redirect_stdout(sys.stderr):
+            with redirect_stdout(sys.stderr), _bars(False):
                 return function(*args, as_json=True, **kwargs)
         finally:
             _output.reset(token)
@@ -145,13 +146,28 @@ class _Bar:
             self._progress, self._stage = None, ""
 
 
+class _Lines(_Bar):
+    """One JSON object per line on standard error, for a program that watches."""
+
+    def __call__(self, stage: str, share: float) -> None:
+        """Tell, wherever there is something new to tell."""
+        if stage != self._stage or share >= self._share + 0.01:
+            self._stage, self._share = stage, share
+            click.echo(json.dumps({"progress": share, "text": stage}), err=True)
+
+
 _bar: ContextVar[_Bar | None] = ContextVar("bar", default=None)
 
 
 @contextmanager
 def _bars(shown: bool) -> Iterator[None]:
-    """A bar on standard error for whatever tells how far it is, where that is a terminal."""
+    """A bar on standard error for whatever tells how far it is, where that is a terminal.
+
+    HALFMASK_PROGRESS=lines asks for lines instead, whatever standard error is.
+    """
     bar = _Bar() if shown and sys.stderr.isatty() else None
+    if os.environ.get("HALFMASK_PROGRESS") == "lines":
+        bar = _Lines()
     token = _bar.set(bar)
     try:
         with heard_by(bar):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from halfmask.cli.evaluate import is_vertical
-from halfmask.cli.output import emit, json_option, note, reporting
+from halfmask.cli.output import emit, json_option, note, plain, reporting
+
+if TYPE_CHECKING:
+    from halfmask.report.facts import Facts
 
 _NAMES = {"html": "report.html", "md": "report.md", "json": "report.json", "card": "README.md"}
 
@@ -50,6 +55,12 @@ _NAMES = {"html": "report.html", "md": "report.md", "json": "report.json", "card
     show_default=True,
     help="A self-contained page, Markdown, JSON, or a model card in Hugging Face form.",
 )
+@click.option(
+    "--facts",
+    "facts_file",
+    type=click.Path(path_type=Path),
+    help="Also write here what --format json writes; what the model learnt is found once for both.",
+)
 @json_option
 def report(
     model: Path,
@@ -60,11 +71,10 @@ def report(
     ledger_file: Path | None,
     audit_file: Path | None,
     form: str,
+    facts_file: Path | None,
     as_json: bool,
 ) -> None:
     """Write what MODEL (a folder that train wrote) promises, and to whom."""
-    import json
-
     from halfmask.errors import InputError
     from halfmask.model_folder import write_text
     from halfmask.report import words
@@ -78,6 +88,8 @@ def report(
     if data is None and (by is not None or reference is not None):
         raise InputError("--by and --reference are about the rows of --data: pass them too.")
     if is_vertical(model):
+        if facts_file is not None:
+            raise InputError("A model of several parties has one document: leave out --facts.")
         _vertical(model, target, form, as_json)
         return
     if form == "html":
@@ -93,7 +105,7 @@ def report(
             data=data,
             ledger=ledger_file,
             audit=audit_file,
-            with_effects=form in ("html", "json"),
+            with_effects=form in ("html", "json") or facts_file is not None,
             by=by,
             reference=reference,
             told=told,
@@ -103,14 +115,14 @@ def report(
 
         text = page(facts)
     elif form == "json":
-        from halfmask.cli.output import plain
-
-        text = json.dumps(plain(facts.to_json()), indent=2, allow_nan=False) + "\n"
+        text = _as_json(facts)
     else:
         from halfmask.report import card
 
         text = card.card(facts) if form == "card" else card.markdown(facts)
     write_text(target, text)
+    if facts_file is not None:
+        write_text(facts_file, _as_json(facts))
     result = {
         "out": str(target),
         "format": form,
@@ -120,6 +132,10 @@ def report(
         "scores": None if facts.measured is None else dict(facts.measured.scores),
     }
     emit(result, f"{words.headline(facts.statement)}.\nReport written to {target}.", as_json)
+
+
+def _as_json(facts: Facts) -> str:
+    return json.dumps(plain(facts.to_json()), indent=2, allow_nan=False) + "\n"
 
 
 def _vertical(model: Path, target: Path, form: str, as_json: bool) -> None:

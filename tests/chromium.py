@@ -101,8 +101,12 @@ class Chromium:
 
     def open(self, file: Path) -> None:
         """Load a file and wait until it has loaded."""
+        self.go(file.resolve().as_uri())
+
+    def go(self, url: str) -> None:
+        """Load an address and wait until it has loaded."""
         self.events.clear()
-        self.call("Page.navigate", url=file.resolve().as_uri())
+        self.call("Page.navigate", url=url)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next(60))
 
