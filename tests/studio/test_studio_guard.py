@@ -239,7 +239,7 @@ def test_the_command_listens_on_loopback_and_ends_on_request(tmp_path: Path) -> 
                 elsewhere.settimeout(2)
                 assert elsewhere.connect_ex((other, port)) != 0
         process.send_signal(signal.SIGINT)
-        assert process.wait(15) == 0
+        assert process.wait(15) == 130
     finally:
         process.kill()
         process.communicate()
