@@ -11,6 +11,7 @@ from halfmask.bench import scale
 from halfmask.cli import main
 
 
+@pytest.mark.slow
 def test_every_contender_is_measured_and_the_private_model_is_nearly_as_good() -> None:
     done = CliRunner().invoke(
         main, ["bench", "scale", "--rows", "20000", "--columns", "4", "--json"]

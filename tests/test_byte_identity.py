@@ -112,7 +112,7 @@ class Told:
     # Each of several trainings with a public label fits a free model.
     [pytest.param(role, marks=[pytest.mark.slow] * (role == "features")) for role in ROLES],
 )
-@pytest.mark.parametrize("number", [False, True])
+@pytest.mark.parametrize("number", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("unit", "form"), [(False, ()), (True, ("--json",))])
 def test_all_that_train_stores_and_prints_is_the_same_to_the_byte(
     roles: str,

@@ -144,7 +144,18 @@ def _bash(block: Block, script: str, folder: Path) -> None:
     assert done.returncode == 0, f"line {block.line}: {done.stderr}"
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if needs_running(p)], ids=name_of)
+# Two processes that each import torch take their time.
+_SLOW = ("docs/many-machines.md",)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(p, marks=[pytest.mark.slow] * (name_of(p) in _SLOW), id=name_of(p))
+        for p in PAGES
+        if needs_running(p)
+    ],
+)
 def test_blocks_run(
     page: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_scores_by_group_are_those_of_the_groups_rows(trained: Path) -> None:
     assert found["left"]["rows"] + found["right"]["rows"] == 800
 
 
+@pytest.mark.slow
 def test_the_reference_without_privacy_is_given_on_request_and_marked(
     tmp_path: Path,
 ) -> None:

@@ -68,7 +68,7 @@ def trained(folder: Path, name: str, method: str, threads: int) -> dict[str, byt
     [
         ("additive", "private", False, None),
         pytest.param("additive", "public", True, None, marks=pytest.mark.slow),
-        ("gd", "private", False, None),
+        pytest.param("gd", "private", False, None, marks=pytest.mark.slow),
         pytest.param("one-shot", "private", False, 32, marks=pytest.mark.slow),
         pytest.param("one-shot", "public", True, 0, marks=pytest.mark.slow),
     ],

@@ -216,6 +216,7 @@ def test_the_report_shows_the_audit_of_a_network(network, tmp_path):
     assert "which proves nothing" in page
 
 
+@pytest.mark.slow
 def test_a_model_that_leaks_exits_4_and_the_report_says_so(folder, tmp_path, monkeypatch):
     """The noise of the second training is all but gone: the model follows every canary."""
     exact = release.add_gaussian

@@ -159,7 +159,10 @@ def log_loss(model: Any, frame: pd.DataFrame) -> float:
     return float(-np.mean(np.where(yes, np.log(chance), np.log1p(-chance))))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "boosted")) for name in MODELS],
+)
 def test_any_estimator_serves_and_private_columns_add_to_it(name: str) -> None:
     train, test = people(), people(6_000, 2)
     free = clone_on_public(MODELS[name], train, test)

@@ -274,6 +274,7 @@ def test_a_checkpoint_needs_its_ledger_and_its_rows(
     assert "damaged" in torn.output
 
 
+@pytest.mark.slow
 def test_a_killed_process_goes_on(folder: Path) -> None:
     """A real process, ended without warning once it has stored something."""
     command = [

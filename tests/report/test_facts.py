@@ -46,6 +46,7 @@ def test_a_bare_array_cannot_be_scored_from_a_file(bare: Path, trained: Trained)
     assert "leave out --data" in result.output
 
 
+@pytest.mark.slow
 def test_the_learning_curve_is_drawn_where_a_method_left_one(
     trained: Trained, tmp_path: Path
 ) -> None:
