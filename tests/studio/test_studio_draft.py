@@ -341,10 +341,11 @@ def test_the_band_holds_most_of_what_was_measured() -> None:
 def test_the_line_agrees_with_the_means_of_all_tables() -> None:
     from halfmask.accounting.budget import Budget
     from halfmask.studio import price
-    from halfmask.studio.measured import DELTA, EPSILONS, MEANS, TABLES
+    from halfmask.studio.measured import DELTA, EPSILONS, KEPT, TABLES
 
-    for roles, means in MEANS.items():
-        for epsilon, mean in zip(EPSILONS, means, strict=True):
+    for roles in ("all", "half", "features", "label"):
+        for place, epsilon in enumerate(EPSILONS):
+            mean = sum(KEPT[table, roles][place] for table in TABLES) / len(TABLES)
             mu = Budget(epsilon=epsilon, delta=DELTA).mu
             expected = [
                 price.kept(
@@ -353,4 +354,4 @@ def test_the_line_agrees_with_the_means_of_all_tables() -> None:
                 )[1]
                 for facts in TABLES.values()
             ]
-            assert abs(sum(expected) / len(expected) - mean) < 0.08, (roles, epsilon)
+            assert abs(sum(expected) / len(expected) - mean) < 0.1, (roles, epsilon)
