@@ -78,6 +78,7 @@ def test_bars_hold_what_other_noise_gives_on_average(private: str, method: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.hand
 @pytest.mark.parametrize(
     ("private", "label", "rows", "epsilon", "method"),
     [
@@ -104,6 +105,7 @@ def test_bars_hold_at_other_sizes_budgets_and_roles(
 
 
 @pytest.mark.slow
+@pytest.mark.hand
 @pytest.mark.parametrize(
     ("private", "label"), [("all", "private"), ("half", "private"), ("half", "public")]
 )

@@ -226,12 +226,14 @@ def test_ctrl_c_at_random_moments_of_a_training(folder: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.hand
 @pytest.mark.parametrize("method", ["gd", "additive", "sgd", "mlp"])
 def test_ctrl_c_at_many_random_moments(folder: Path, tmp_path: Path, method: str) -> None:
     tries(folder, tmp_path, 12, method, 5.0)
 
 
 @pytest.mark.slow
+@pytest.mark.hand
 def test_ctrl_c_at_random_moments_of_other_commands(folder: Path, tmp_path: Path) -> None:
     """What they write is whole or not there."""
     given = ["people.csv", "--schema", "people.toml", "--epsilon", "4"]

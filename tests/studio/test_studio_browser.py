@@ -133,6 +133,7 @@ def test_adult_from_file_to_report(tmp_path: Path, browser: Chromium) -> None:
     assert (tmp_path / "adult-studio" / "model-2.html").exists()
 
 
+@pytest.mark.hand
 def test_two_hundred_columns_with_a_dictionary(tmp_path: Path, browser: Chromium) -> None:
     wide_file(tmp_path)
     with served(tmp_path, "wide.csv", "--dictionary", "dictionary.csv") as address:
