@@ -265,6 +265,8 @@ class Ledger(BudgetLedger):
         The file; what was acknowledged lies beside it, in a file that ends in `.head`.
     created : str
         When.
+    charged_here : set of int
+        The charges made through this object and not taken back.
 
     Examples
     --------
@@ -280,6 +282,7 @@ class Ledger(BudgetLedger):
         self.created = chain.header.created
         self._header_hash = chain.header.hash
         self._seen = chain.head
+        self.charged_here: set[int] = set()
 
     @classmethod
     def create(
@@ -363,6 +366,7 @@ class Ledger(BudgetLedger):
             if number is not None:
                 self.refund(number)
             raise
+        self.charged_here.add(number)
         return number
 
     def refund(self, charge: int) -> None:
@@ -374,6 +378,7 @@ class Ledger(BudgetLedger):
                 raise AccountingError(f"There is no charge {charge} to take back.")
             what = f"charge {charge} taken back: interrupted before its first release"
             self._write(fd, chain, what, (), seeded=paid.seeded, refunds=charge)
+        self.charged_here.discard(charge)
 
     def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
         """Record durably that a part of a charge begins; what has begun is never begun again."""

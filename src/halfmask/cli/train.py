@@ -204,6 +204,8 @@ def _charged(out: Path, ledger: Ledger) -> bool:
 
     if (out / OWN).exists():
         return bool(ledger.events())
+    if ledger.charged_here:
+        return True
     run = (out / CHECKPOINT).with_suffix(RUN)
     return run.exists() and any(entry.run == run.read_text() for entry in ledger.entries())
 
