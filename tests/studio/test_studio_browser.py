@@ -112,6 +112,9 @@ def test_adult_from_file_to_report(tmp_path: Path, browser: Chromium) -> None:
         person.click("#start")
         trained(person)
         person.until("document.querySelector('#one').value === 'model-2'")
+        person.until(
+            "[...document.querySelector('#other').options].some((o) => o.value === 'model-1')"
+        )
         person.see(
             "(() => { const o = document.querySelector('#other'); o.value = 'model-1';"
             " o.dispatchEvent(new Event('change')); })()"

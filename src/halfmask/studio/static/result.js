@@ -7,6 +7,9 @@ const id = (name) => document.getElementById(name);
 const SCORES = { log_loss: "log loss", auc: "AUC", accuracy: "accuracy", rmse: "RMSE" };
 const held = new Map();
 let ledger = null;
+// What is drawn last is what was asked for last, whichever answer comes first.
+let asked = 0;
+let askedEffect = 0;
 
 export function start() {
   id("one").addEventListener("change", draw);
@@ -47,8 +50,9 @@ async function both() {
 }
 
 async function draw() {
+  const mine = ++asked;
   const found = await both();
-  if (!found.length) return;
+  if (!found.length || mine !== asked) return;
   id("charged").textContent = ledger ? `All trainings here are charged to ${ledger.file}: epsilon ${ledger.spent_text} of ${ledger.epsilon} is spent, together.` : "";
   id("cards").replaceChildren(...found.map(card));
   const first = found[0];
@@ -79,7 +83,9 @@ function card(found) {
 }
 
 async function drawEffect() {
+  const mine = ++askedEffect;
   const found = await both();
+  if (mine !== askedEffect) return;
   const column = id("effect").value;
   const pairs = found.map((each) => ({ name: each.name, effect: each.effects.find((effect) => effect.column === column) }))
     .filter((pair) => pair.effect);
