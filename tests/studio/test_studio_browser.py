@@ -18,6 +18,7 @@ from halfmask.schema import Schema
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.hand,
     pytest.mark.skipif(
         BINARY is None, reason="chromium is not installed: apt-get install chromium"
     ),
@@ -136,7 +137,6 @@ def test_adult_from_file_to_report(tmp_path: Path, browser: Chromium) -> None:
     assert (tmp_path / "adult-studio" / "model-2.html").exists()
 
 
-@pytest.mark.hand
 def test_two_hundred_columns_with_a_dictionary(tmp_path: Path, browser: Chromium) -> None:
     wide_file(tmp_path)
     with served(tmp_path, "wide.csv", "--dictionary", "dictionary.csv") as address:
