@@ -25,6 +25,9 @@ _FUNCTIONS = 20
 _SMOOTHING = 4.0
 _EPOCHS = 8
 _BATCH = 256
+# Few rows are seen more often: which of equally smooth functions are found follows from digits, and
+# all of them have to be learnt.
+_LEAST_STEPS = 400
 _LEARNING_RATE = 3e-3
 # Hidden features of this length on average: what a private step releases of the last layer then
 # weighs more than what it releases of the first, which is good already.
@@ -87,9 +90,11 @@ def _regress(
     learner: Mlp, rows: torch.Tensor, wanted: torch.Tensor, generator: torch.Generator
 ) -> None:
     optimizer = torch.optim.Adam(learner.parameters(), lr=_LEARNING_RATE)
-    steps = _EPOCHS * -(-len(rows) // _BATCH)
+    batches = -(-len(rows) // _BATCH)
+    epochs = max(_EPOCHS, -(-_LEAST_STEPS // batches))
+    steps = epochs * batches
     done = 0
-    for _ in range(_EPOCHS):
+    for _ in range(epochs):
         for some in torch.randperm(len(rows), generator=generator).split(_BATCH):
             for group in optimizer.param_groups:
                 group["lr"] = _LEARNING_RATE * (1 - done / steps)
