@@ -5,21 +5,21 @@ STAMP := .venv/installed
 
 .PHONY: test soak lint demo clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev]' --editable ./lab
 	touch $(STAMP)
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src lab tests
+	$(BIN)/ruff format --check src lab tests
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow" -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 soak: $(STAMP)
-	$(BIN)/python -m pytest -m "slow and not alone and not hand" -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not alone and not hand" -n 2 --dist worksteal
 	$(BIN)/python -m pytest -m "slow and alone and not hand"
 
 demo: $(STAMP)

@@ -1,6 +1,6 @@
 """Two tables that differ in one private value, same noisy releases: all else is the same bytes.
 
-The second training is handed the noisy values of the first one (as in halfmask.audit.recorded).
+The second training is handed the noisy values of the first one (as in halfmask.audit.transcript).
 Whatever is stored or printed then follows from releases and public values, or it is a leak.
 """
 

@@ -271,7 +271,7 @@ def test_a_schema_for_the_other_task_is_refused() -> None:
 
 
 def test_labels_of_another_length_are_refused() -> None:
-    with pytest.raises(DataError, match="one label a row"):
+    with pytest.raises(DataError, match="one label per row"):
         HalfmaskClassifier(SCHEMA).fit(frame(), ["no"])
 
 

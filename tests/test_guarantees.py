@@ -33,8 +33,24 @@ def test_every_guarantee_names_a_proof() -> None:
 
 
 def test_every_proof_names_the_tests_that_attack_it() -> None:
+    """Files of tests that exist, and functions that are in one of the files a proof names."""
+    tests = {
+        file.relative_to(ROOT).as_posix(): set(re.findall(r"def (test_\w+)\(", file.read_text()))
+        for file in (ROOT / "tests").rglob("test_*.py")
+    }
     for proof in sorted((ROOT / "docs" / "proofs").glob("*.md")):
-        assert "test" in proof.read_text(encoding="utf-8"), f"{proof.name} names no test"
+        named = re.findall(r"\btests/[\w/]+\.py|\btest_\w+(?:\.py)?", proof.read_text("utf-8"))
+        files = [name for name in named if name.endswith(".py")]
+        # A file may stand by its name alone, after the folder was told.
+        found = {
+            name: [file for file in tests if f"/{file}".endswith(f"/{name}")] for name in files
+        }
+        missing = [name for name in files if not found[name]]
+        assert files, f"{proof.name} names no file of tests"
+        assert not missing, f"{proof.name} names files that are not there: {missing}"
+        there = {test for places in found.values() for file in places for test in tests[file]}
+        lost = sorted({name for name in named if not name.endswith(".py")} - there)
+        assert not lost, f"{proof.name} names tests that are in none of its files: {lost}"
 
 
 def test_the_index_lists_every_proof_and_every_test_it_names_is_there() -> None:

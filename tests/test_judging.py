@@ -128,8 +128,8 @@ def test_the_reference_without_privacy_is_given_on_request_and_marked(
 
 
 def test_numbers_to_predict_have_a_reference_too(tmp_path: Path) -> None:
-    from halfmask.reference import reference
     from halfmask.schema import Schema
+    from halfmask.scoring import reference
     from halfmask.table import Encoder
 
     rng = np.random.default_rng(1)
@@ -145,8 +145,8 @@ def test_numbers_to_predict_have_a_reference_too(tmp_path: Path) -> None:
 
 def test_a_reference_predicts_classes_that_its_rows_lack() -> None:
     """Three classes are declared, two of them are there."""
-    from halfmask.reference import reference
     from halfmask.schema import Schema
+    from halfmask.scoring import reference
     from halfmask.table import Encoder
 
     frame = rows(300, 4, 1.0)

@@ -12,10 +12,11 @@ import pytest
 from click.testing import CliRunner
 from pyarrow import parquet
 
-from halfmask import memory, reading
+from halfmask import training as memory
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.cli import main
+from halfmask.data import reading
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.schema import Column, Label, Schema

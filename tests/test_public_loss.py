@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from halfmask.accounting.budget import Budget
+from halfmask.losses import MOST_POINTS, PublicLoss
 from halfmask.mechanisms.noise import noise_source
-from halfmask.mechanisms.private_step import PrivateStep
-from halfmask.mechanisms.release import GaussianSeries
+from halfmask.mechanisms.release import GaussianSeries, PrivateStep
 from halfmask.model import Model
 from halfmask.neural.config import CorrectionConfig
 from halfmask.neural.pretrain import PretrainConfig
-from halfmask.public_loss import MOST_POINTS, PublicLoss
 from halfmask.table import Table
 from halfmask.training import train
 

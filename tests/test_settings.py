@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfmask.accounting.ledger import MemoryLedger
@@ -33,9 +33,10 @@ from halfmask.settings import (
     config_from_words,
     configs_for_methods,
     kind_of,
+    options_from_json,
+    options_to_json,
     read_config,
 )
-from halfmask.stored_options import options_from_json, options_to_json
 
 METHODS = ("one-shot", "gd", "sgd", "dp-sgd", "label-span", "experts", "admm", "fdml-sgd")
 KINDS = [(method, recipe) for method in METHODS for recipe in _KINDS[method]]
@@ -115,6 +116,7 @@ def test_an_unknown_setting_is_answered_with_all_there_are(method: str, recipe: 
         assert all(name in str(caught.value) for name in names)
 
 
+@settings(deadline=None)
 @given(
     steps=st.integers(1, 10**6),
     radius=st.floats(1e-3, 1e6),

@@ -14,8 +14,8 @@ import pytest
 from halfmask.accounting.budget import Budget
 from halfmask.datasets import load_adult
 from halfmask.mechanisms.noise import noise_source
+from halfmask.progress import heard_by, part_of, tell
 from halfmask.schema import Schema
-from halfmask.signs import heard_by, part_of, tell
 from halfmask.table import Encoder
 from halfmask.training import train
 
@@ -67,7 +67,7 @@ def test_a_part_moves_the_bar_of_the_whole() -> None:
 PROGRAM = """
 import sys, time, click, halfmask.cli as cli
 from halfmask.cli.output import emit, json_option
-from halfmask.signs import tell
+from halfmask.progress import tell
 @click.command()
 @json_option
 def probe(as_json):
@@ -127,7 +127,7 @@ def test_no_bar_where_there_is_no_terminal(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_file_are_told_as_they_are_read(tmp_path: Path) -> None:
-    from halfmask.reading import open_rows
+    from halfmask.data.reading import open_rows
 
     pyarrow.csv.write_csv(TRAIN, tmp_path / "people.csv")
     told: list[float] = []

@@ -18,7 +18,7 @@ from halfmask.accounting.events import (
     Event,
     GaussianEvent,
     PoissonGaussianEvent,
-    RandomizedResponseEvent,
+    RandomisedResponseEvent,
 )
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.errors import InputError
@@ -64,7 +64,7 @@ def test_epsilons_are_those_of_the_events(relation: str) -> None:
     "changes",
     [
         {},
-        {"events": [GAUSSIAN, SAMPLED, RandomizedResponseEvent(epsilon=0.1, categories=3)]},
+        {"events": [GAUSSIAN, SAMPLED, RandomisedResponseEvent(epsilon=0.1, categories=3)]},
         {"noise": Noise(secure=False, description="seed 1")},
         {"unit_column": "id", "max_rows": 3, "notes": ["labels present count as public"]},
         {"label": None, "label_private": False, "public": [], "events": [], "released": []},
@@ -171,7 +171,7 @@ def test_printed_numbers_are_never_below_the_truth(value: float) -> None:
     [
         (GaussianEvent(replace=0.5, withhold=0.0), "1 Gaussian release with noise of 2 times"),
         (SAMPLED, "16 sampled Gaussian steps at rate 0.0625 with noise of 4 times the clip norm"),
-        (RandomizedResponseEvent(epsilon=1.0, categories=3), "1 randomised answer among 3"),
+        (RandomisedResponseEvent(epsilon=1.0, categories=3), "1 randomised answer among 3"),
         (
             PoissonGaussianEvent(noise_multiplier=1.0, rate=0.5, contribution="label"),
             "label contributions",

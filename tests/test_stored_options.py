@@ -7,9 +7,9 @@ import json
 import pytest
 
 from halfmask.errors import DataError
-from halfmask.methods.gd import GdConfig
+from halfmask.methods.gd import GdConfig, LectureConfig
 from halfmask.neural.pretrain import PretrainConfig
-from halfmask.stored_options import options_from_json, options_to_json
+from halfmask.settings import options_from_json, options_to_json
 
 
 def test_options_survive_storing() -> None:
@@ -37,3 +37,8 @@ def test_a_function_cannot_be_stored() -> None:
 def test_a_file_cannot_name_anything_but_a_configuration(name: str) -> None:
     with pytest.raises(DataError, match="damaged"):
         options_from_json({"config": {"config": name, "fields": {}}})
+
+
+def test_a_file_of_an_earlier_version_names_another_module() -> None:
+    stored = {"config": "halfmask.methods.gd_lecture:LectureConfig", "fields": {"radius": 2.0}}
+    assert options_from_json({"config": stored}) == {"config": LectureConfig(radius=2.0)}

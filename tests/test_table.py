@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halfmask.encoding import learnt
+from halfmask.data.encoding import learnt
 from halfmask.errors import DataError, SchemaError
 from halfmask.schema import Column, Label, Schema, Unit
 from halfmask.table import Encoder, Table

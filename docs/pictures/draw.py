@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
     for name, ax in zip(
         ("age", "hours-per-week", "relationship", "capital-gain"), axes, strict=True
     ):
-        plots.effect(model.effects_[name], ax=ax)
+        plots.effect_points(model.effects_[name], ax=ax)
     figure.savefig(HERE / "effects.png", dpi=90)
     with tempfile.TemporaryDirectory() as kept:
         model.model_.save(Path(kept) / "census")

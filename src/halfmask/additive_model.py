@@ -5,7 +5,8 @@ A model is tables of weights by level, and a free model beside them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,12 +18,12 @@ from halfmask.mechanisms.release import Releaser
 from halfmask.methods.additive import AdditiveFit, AdditiveRun
 from halfmask.methods.additive_classes import ClassesFit, ClassesRun
 from halfmask.methods.additive_pairs import PairWeights
-from halfmask.methods.free_model import FreeModel
-from halfmask.methods.public_model import PublicModel, unfitted
+from halfmask.methods.free_model import FreeModel, PublicModel, unfitted
 from halfmask.model import Model
 from halfmask.table import Table
+from halfmask.types import Floats
 
-Floats = NDArray[np.float64]
+_DIMENSIONS = 3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,31 +111,69 @@ class AdditiveModel(Model):
         )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Those of a fit, or of each class's behind its number; see `_arrays`."""
+        """Those of a fit, or of all classes one behind the other; see `_arrays`."""
         if not isinstance(self.fit, ClassesFit):
             return _arrays(self.fit)
-        return {
-            f"{place}.{name}": array
-            for place, fit in enumerate(self.fit.outputs)
-            for name, array in _arrays(fit).items()
-        }
+        return _joined([_arrays(fit) for fit in self.fit.outputs])
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], **common: Any) -> AdditiveModel:
         """The inverse of `arrays`."""
         if "weights" in arrays:
             return cls(fit=_fit(arrays, common["details"]), **common)
-        parts: dict[int, dict[str, NDArray[Any]]] = {}
-        for name, array in arrays.items():
-            place, _, own = name.partition(".")
-            parts.setdefault(int(place), {})[own] = array
         classes = common["classes"]
+        parts = _parted(arrays, len(classes or ()))
         if sorted(parts) != list(range(len(classes or ()))):
             raise ValueError("a class has no weights")
         outputs = tuple(_fit(parts[place], {}) for place in sorted(parts))
         if len({tuple(len(w) for w in output.weights) for output in outputs}) != 1:
             raise ValueError("the classes have different levels")
         return cls(fit=ClassesFit(outputs=outputs, details=common["details"]), **common)
+
+
+def _joined(parts: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """The arrays of every class as few: those of one name in a row, and how long each is.
+
+    One array each would be thousands, of which an archive holds no more than it lists.
+    """
+    stored: dict[str, NDArray[Any]] = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        held = [part.get(name) for part in parts]
+        some = [array for array in held if array is not None]
+        stored[f"all.{name}"] = np.concatenate([array.ravel() for array in some])
+        # The number of dimensions (-1: this class has no such array), then their lengths.
+        shapes = np.full((len(parts), 1 + _DIMENSIONS), -1, dtype=np.int64)
+        for place, array in enumerate(held):
+            if array is not None:
+                shapes[place, : 1 + array.ndim] = (array.ndim, *array.shape)
+        stored[f"shape.{name}"] = shapes
+    return stored
+
+
+def _parted(arrays: Mapping[str, NDArray[Any]], classes: int) -> dict[int, dict[str, Any]]:
+    """The inverse of `_joined`; older models have each class's arrays behind its number."""
+    parts: dict[int, dict[str, NDArray[Any]]] = {}
+    for name, array in arrays.items():
+        place, _, own = name.partition(".")
+        if place == "all":
+            start = 0
+            shapes = arrays[f"shape.{own}"]
+            if array.ndim != 1 or shapes.shape != (classes, 1 + _DIMENSIONS):
+                raise ValueError("the shapes of a class")
+            for number, (dimensions, *lengths) in enumerate(shapes.tolist()):
+                if dimensions < 0:
+                    continue
+                shape = lengths[:dimensions]
+                end = start + math.prod(shape)
+                if dimensions > _DIMENSIONS or min(shape, default=0) < 0 or end > len(array):
+                    raise ValueError("the shapes of a class")
+                parts.setdefault(number, {})[own] = array[start:end].reshape(shape)
+                start = end
+            if start != len(array):
+                raise ValueError("the shapes of a class")
+        elif place != "shape":
+            parts.setdefault(int(place), {})[own] = array
+    return parts
 
 
 def _arrays(fit: AdditiveFit) -> dict[str, NDArray[Any]]:

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from halfmask.cells import moment
-from halfmask.errors import DataError
-from halfmask.reading import read_frame
-from halfmask.schema import MISSING_WORDS, suggest
+from halfmask.data.cells import MISSING_WORDS, moment
+from halfmask.data.reading import read_frame
+from halfmask.errors import DataError, suggest
 
 # What dictionaries call their columns, lower case without other signs.
 _HEADINGS = {

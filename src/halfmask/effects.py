@@ -21,16 +21,16 @@ from scipy.special import expit, ndtr, softmax
 from scipy.stats import t as student
 
 from halfmask.accounting.budget import Budget
-from halfmask.encoding import Coding, Grid, Levels, Scaled
+from halfmask.data.encoding import Coding, Grid, Levels, Scaled
 from halfmask.errors import InputError
-from halfmask.signs import part_of
+from halfmask.progress import part_of
 from halfmask.table import Codes, Encoder, KeptColumn, Table
+from halfmask.types import Floats
 
 if TYPE_CHECKING:
     from halfmask.methods.additive_pairs import PairWeights
     from halfmask.model import Model
 
-Floats = NDArray[np.float64]
 
 DRAWS = 12
 """Trainings on imagined rows; their spread is known to about a fifth, which bars allow for."""
@@ -190,7 +190,7 @@ class Effects(Sequence[Effect]):
         for effect in self._found:
             if effect.column == key:
                 return effect
-        from halfmask.schema import suggest
+        from halfmask.errors import suggest
 
         hint = suggest(key, [effect.column for effect in self._found])
         raise KeyError(f"No column {key!r} in this model.{hint}")
@@ -212,7 +212,7 @@ class Effects(Sequence[Effect]):
 
     def _repr_html_(self) -> str:
         try:
-            from halfmask.report.effects import picture
+            from halfmask.report.plots import picture
 
             return picture(self)
         except ModuleNotFoundError:
@@ -667,9 +667,9 @@ def _trained(view: _View, draws: int) -> Iterator[Model]:
     from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
     from halfmask.accounting.ledger import MemoryLedger
     from halfmask.additive_model import AdditiveConfig, fit_additive
+    from halfmask.data.products import fixed_order
     from halfmask.mechanisms.noise import noise_source
     from halfmask.mechanisms.release import Releaser
-    from halfmask.row_products import fixed_order
     from halfmask.training import train
 
     model, privacy = view.model, view.model.privacy

@@ -16,7 +16,9 @@ say what to do. They also inherit the exceptions that users of scikit-learn alre
 """
 
 import ast
+import difflib
 import re
+from collections.abc import Iterable
 
 # "Column 'age', row 7: ..." is how every message names its place.
 _PLACE = re.compile(
@@ -82,3 +84,9 @@ class ClaimRefutedError(HalfmaskError):
     """An audit's lower bound lies above the claimed epsilon."""
 
     exit_code = 4
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?`, or nothing when no known word is close."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

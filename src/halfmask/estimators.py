@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
+import narwhals as nw
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -26,23 +27,122 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from halfmask.accounting.budget import Budget
+from halfmask.accounting.events import check_relation
 from halfmask.accounting.ledger import BudgetLedger
-from halfmask.accounting.relations import check_relation
-from halfmask.bare_arrays import without_values
+from halfmask.data.arrays import without_values
+from halfmask.data.frames import as_arrow, names_of, values_column
 from halfmask.errors import DataError, InputError
-from halfmask.frames import as_arrow, values_column
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.model import Model, class_array
-from halfmask.public_function import PublicPart, with_public_columns, with_public_part
-from halfmask.schema import Schema
+from halfmask.schema import Column, Schema
 from halfmask.settings import MethodConfig
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table, Task
 from halfmask.training import Door, train
+from halfmask.types import Floats
 
 if TYPE_CHECKING:
     from halfmask.effects import Effects, Explanation
+
+
+# --- Any public function f of a row (Definition 1.1 of feature differential privacy).
+# Neighbours then differ in one row x -> x' with f(x) = f(x'): the values of f form the public
+# block, the row itself the private one. With a schema they are public columns beside the declared
+# ones. Guarantee: docs/proofs/encoding.md, "Public functions".
+
+
+PublicPart = Callable[[Any], Any] | Literal["all"]
+"""A function of rows whose value is public, or "all" columns (only the label is private)."""
+
+
+def with_public_part(table: Table, X: Floats, public: PublicPart | None) -> Table:
+    """`table` with f(X) as its public block; f takes all rows at once and must act row by row."""
+    if public is None:
+        return table
+    if isinstance(public, str) and public == "all":
+        moved = _public_block(table, X, table.private_names)
+        return replace(
+            moved.with_blocks(private=np.zeros((len(X), 0))),
+            private_norm=0.0,
+            private_names=(),
+            private_sources=(),
+        )
+    if not callable(public):
+        raise InputError(f"Expected 'all' or a function of the rows as public, got {public!r}.")
+    block = _values(public, X.copy(), len(X))
+    half = len(X) // 2
+    _check_row_by_row(public, (X[:half].copy(), X[half:].copy()), half, block)
+    return _public_block(table, block, _names(block))
+
+
+def with_public_columns(
+    frame: Any, schema: Schema, public: Callable[[Any], Any]
+) -> tuple[pa.Table, Schema]:
+    """The frame with f of its declared feature columns, and the schema with f's values public.
+
+    f is handed a frame of the kind that was given, with these columns alone: not the label, which
+    rows to predict do not have. It must act row by row.
+    """
+    shown = nw.from_native(frame, eager_only=True).select(list(schema.read))
+    half = len(shown) // 2
+    block = _values(public, shown.to_native(), len(shown))
+    parts = (shown[:half].to_native(), shown[half:].to_native())
+    _check_row_by_row(public, parts, half, block)
+    names = _names(block)
+    unit = [] if schema.unit is None else [schema.unit.column]
+    there = names_of(frame)
+    for name in names:
+        if name in there:
+            raise InputError(
+                f"The data has a column {name!r}, as the public function's: rename it."
+            )
+    kept = dict.fromkeys([*schema.read, *unit, schema.label.name])
+    table = as_arrow(frame, [name for name in kept if name in there])
+    for name, values in zip(names, block.T, strict=True):
+        table = table.append_column(name, pa.array(values))
+    columns = (Column(name, "public", "number") for name in names)
+    return table, replace(schema, columns=(*schema.columns, *columns))
+
+
+def _names(block: Floats) -> tuple[str, ...]:
+    return tuple(f"public{index}" for index in range(block.shape[1]))
+
+
+def _values(public: Callable[[Any], Any], rows: Any, count: int) -> Floats:
+    """f of the rows, one line of finite numbers each."""
+    block = np.asarray(public(rows), dtype=np.float64)
+    block = block[:, None] if block.ndim == 1 else block
+    if block.ndim != 2 or len(block) != count:
+        raise InputError(
+            f"The public function must return one row of numbers per row: expected {count} rows, "
+            f"got an array of shape {block.shape}."
+        )
+    if not np.isfinite(block).all():
+        raise InputError("The public function returned NaN or infinity: give those rows a value.")
+    return block
+
+
+def _public_block(table: Table, block: Floats, names: tuple[str, ...]) -> Table:
+    # The longest row is a public fact here.
+    norm = float(np.sqrt(np.einsum("ij,ij->i", block, block)).max(initial=0.0))
+    table = table.with_blocks(public=block)
+    return replace(table, public_norm=norm, public_names=names, public_sources=names)
+
+
+def _check_row_by_row(
+    public: Callable[[Any], Any], parts: tuple[Any, Any], half: int, block: Floats
+) -> None:
+    """A function that mixes rows (ranks, means) would carry one row's private part to another's."""
+    if len(block) < 2:
+        return
+    counts = (half, len(block) - half)
+    again = np.concatenate([_values(public, p, n) for p, n in zip(parts, counts, strict=True)])
+    if again.shape != block.shape or not np.allclose(again, block, rtol=1e-9, atol=1e-12):
+        raise InputError(
+            "The public function gives other values when it sees fewer rows: it must depend on one "
+            "row at a time, or it would reveal private values of other rows."
+        )
 
 
 class SpendsAgainWarning(UserWarning):
@@ -117,7 +217,7 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
     def _trained(
         self, X: Any, y: Any, door: Door = Releaser, *, sample_weight: Any = None
     ) -> Model:
-        """The model of these rows; `door` makes what releases (see halfmask.audit.recorded)."""
+        """The model of these rows; `door` makes what releases (see halfmask.audit.transcript)."""
         encoder, table = self._training_table(X, y)
         rows = getattr(X, "shape", (None,))[0]
         weights = None if sample_weight is None else np.asarray(sample_weight)
@@ -191,12 +291,12 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def coef_(self) -> NDArray[np.float64]:
-        """Weights of the (mapped) public features, then of the private ones, one row an output."""
+        """Weights of the (mapped) public features, then of the private ones, one row per output."""
         return self._linear("coef")
 
     @property
     def intercept_(self) -> NDArray[np.float64]:
-        """One number an output."""
+        """One number per output."""
         return self._linear("intercept")
 
     def _linear(self, name: str) -> NDArray[np.float64]:
@@ -303,7 +403,7 @@ class _Classifier(ClassifierMixin, _HalfmaskEstimator):  # type: ignore[misc]
         return self.model_.probabilities(table)
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Scores: one number a row for two classes, one a class otherwise."""
+        """Scores: one number per row for two classes, one per class otherwise."""
         table = self._new_table(X)
         scores = self.model_.scores(table)
         return scores[:, 0] if scores.shape[1] == 1 else scores
@@ -651,5 +751,5 @@ def _with_label(X: Any, y: Any, schema: Schema) -> pa.Table:
     table = as_arrow(X, names)
     values = values_column(y, schema.label.name)
     if len(values) != table.num_rows:
-        raise DataError(f"Expected one label a row: {table.num_rows} rows, {len(values)} labels.")
+        raise DataError(f"Expected one label per row: {table.num_rows} rows, {len(values)} labels.")
     return table.append_column(schema.label.name, values)

@@ -9,16 +9,17 @@ Guarantee: docs/proofs/losses.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, softmax
 
 from halfmask.errors import InputError
+from halfmask.table import Table
+from halfmask.types import Floats
 
-Floats = NDArray[np.float64]
 LossName = Literal["logistic", "softmax", "squared", "huber", "smoothed-hinge"]
 LOSSES: tuple[LossName, ...] = get_args(LossName)
 
@@ -288,3 +289,78 @@ def in_ball(point: Floats, radius: float) -> Floats:
     """The nearest point of norm at most `radius`."""
     norm = float(np.linalg.norm(point))
     return point if norm <= radius else point * (radius / norm)
+
+
+# --- A learning curve that costs nothing: the loss of public values at iterates that were released.
+# What a method notes here must be a function of public columns, a public label, released values and
+# public randomness. It is then post-processing, and may be stored with the model.
+
+
+Watch = Callable[[int, float], None]
+"""Told the number of a step, from 1, and the public loss before it."""
+
+MOST_POINTS = 100
+
+
+class PublicLoss:
+    """Up to MOST_POINTS pairs of step and loss; `of` says in words whose loss it is."""
+
+    def __init__(self, of: str, *, steps: int) -> None:
+        self._of = of
+        self._every = max(1, math.ceil(steps / MOST_POINTS))
+        self._sums: dict[int, tuple[float, int]] = {}
+
+    def wanted(self, step: int) -> bool:
+        """Whether a step is kept: then its loss is worth computing."""
+        return (step - 1) % self._every == 0
+
+    def note(self, step: int, loss: float) -> None:
+        """The loss at a step; of several at one step (networks trained in turn), the mean."""
+        if self.wanted(step) and math.isfinite(loss):
+            total, count = self._sums.get(step, (0.0, 0))
+            self._sums[step] = (total + loss, count + 1)
+
+    def details(self) -> dict[str, Any]:
+        """The curve as public facts of a fit; nothing where nothing was noted."""
+        if not self._sums:
+            return {}
+        points = [[step, total / count] for step, (total, count) in sorted(self._sums.items())]
+        return {"public_loss": points, "public_loss_of": self._of}
+
+
+# --- The learning curve of a linear method where the label is public: public columns only.
+
+
+_ROWS = 512
+_OF = (
+    "mean loss of {rows} rows with their private columns at zero, before each step: public columns "
+    "and the public label only"
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PublicCurve:
+    """Some rows of public features and their public targets; every k-th row, whatever it holds."""
+
+    features: Floats
+    targets: Floats
+    loss: Loss
+    curve: PublicLoss
+
+    @classmethod
+    def of(cls, table: Table, targets: Floats, loss: Loss, *, steps: int) -> PublicCurve:
+        """`targets` must be public."""
+        every = max(1, -(-table.n // _ROWS))
+        some = table.features.kept(np.arange(0, table.n, every)).public
+        curve = PublicLoss(_OF.format(rows=len(some)), steps=steps)
+        return cls(features=some, targets=targets[::every], loss=loss, curve=curve)
+
+    def note(self, step: int, coef: Floats, intercept: Floats) -> None:
+        """The loss at weights of the public features (outputs x features) and intercepts."""
+        if self.curve.wanted(step):
+            scores = self.features @ coef.T + intercept
+            self.curve.note(step, float(np.mean(self.loss.value(scores, self.targets))))
+
+    def details(self) -> dict[str, Any]:
+        """The curve as public facts of a fit."""
+        return self.curve.details()

@@ -17,29 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
+from halfmask.data.products import times
 from halfmask.errors import DataError, InputError
 from halfmask.methods.fitted import LinearFit
-from halfmask.model_folder import (
-    damaged,
-    field,
-    read_arrays,
-    read_json,
-    rebuilt,
-    replacing,
-    write_text,
-)
-from halfmask.row_products import times
+from halfmask.model_folder import damaged, field, read_arrays, read_json, rebuilt
+from halfmask.settings import options_from_json, options_to_json
 from halfmask.statement import Statement
-from halfmask.stored_options import options_from_json, options_to_json
+from halfmask.storage import replacing, write_text
 from halfmask.table import Blocks, Codes, Encoder, Table, Task
-
-Floats = NDArray[np.float64]
+from halfmask.types import Floats
 
 FORMAT = "halfmask-model-1"
 _KINDS = {
     "linear": "halfmask.model:LinearModel",
     "additive": "halfmask.additive_model:AdditiveModel",
-    "mlp": "halfmask.neural.model:NeuralModel",
+    "mlp": "halfmask.neural.method:NeuralModel",
 }
 
 
@@ -258,7 +250,7 @@ class LinearModel(Model):
 
     def scores(self, table: Table) -> Floats:
         """[public, private] @ coef.T + intercept, without copying the blocks together."""
-        from halfmask.methods.coded_rows import feature_rows
+        from halfmask.data.products import feature_rows
 
         mapped = self.fit.feature_map
         public, private = (feature_rows(table, private=each) for each in (False, True))

@@ -1,4 +1,4 @@
-"""Writing files whole, and reading those of a model folder, which may be damaged or made to harm.
+"""Reading the files of a model folder, which may be damaged or made to harm.
 
 Every file is read through here: regular files only, of bounded size, and arrays of plain numbers
 whose header says no more than the file holds. Whatever else is wrong ends as one clear error.
@@ -12,7 +12,6 @@ import os
 import stat
 import struct
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from halfmask.errors import DataError, HalfmaskError
+from halfmask.errors import DataError, HalfmaskError, LedgerError
+from halfmask.storage import write_text
 
 MOST_TEXT = 64 << 20
 MOST_ARRAYS = 4 << 30
@@ -50,30 +50,14 @@ def opened(path: Path, most: int) -> Iterator[IO[bytes]]:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise DataError(f"Cannot read {str(path)!r}: {error.strerror}.") from None
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        damaged(f"{path.name} is not a regular file")
     with os.fdopen(fd, "rb") as file:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            damaged(f"{path.name} is not a regular file")
         if status.st_size > most:
             damaged(f"{path.name} is too large to be what training wrote")
         yield file
-
-
-@contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """A temporary path beside `target`, moved over it when all is written, otherwise gone."""
-    temporary = target.with_name(f"{target.stem}.part{target.suffix}")
-    try:
-        yield temporary
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_text(target: Path, text: str) -> None:
-    """A text file that is whole or not there."""
-    with replacing(target) as path:
-        path.write_text(text, encoding="utf-8")
 
 
 def read_text(path: Path, most: int = MOST_TEXT) -> str:
@@ -106,12 +90,16 @@ def _finite(text: str) -> float:
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of an npz file: numbers and texts, every number finite."""
     with opened(path, MOST_ARRAYS) as file:
-        size = os.fstat(file.fileno()).st_size
-        _check_directory(file, size, path.name)
-        arrays = rebuilt(lambda: _unpacked(file, size, path.name), path.name)
-    for name, array in arrays.items():
+        return arrays_of(file, os.fstat(file.fileno()).st_size, path.name)
+
+
+def arrays_of(file: IO[bytes], size: int, name: str) -> dict[str, NDArray[Any]]:
+    """The arrays of an npz file of `size` bytes that is open already."""
+    _check_directory(file, size, name)
+    arrays = rebuilt(lambda: _unpacked(file, size, name), name)
+    for key, array in arrays.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            damaged(f"the array {name!r} holds NaN or infinity")
+            damaged(f"the array {key!r} holds NaN or infinity")
     return arrays
 
 
@@ -123,11 +111,8 @@ def rebuilt(make: Callable[[], _Read], what: str) -> _Read:
         reason = str(error).removesuffix(".")
         if isinstance(error, DataError) and reason.startswith("The model is damaged"):
             raise
-    except (ArithmeticError, AttributeError, LookupError, MemoryError, NotImplementedError):
-        reason = ""
-    except (OSError, RecursionError, RuntimeError, TypeError, ValueError, AssertionError):
-        reason = ""
-    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ImportError):
+    except Exception:
+        # Whatever a library makes of such values: the list of its errors has no end.
         reason = ""
     damaged(f"{what}: {reason}" if reason else what)
 
@@ -190,3 +175,46 @@ def field(data: Mapping[str, Any], name: str, *kinds: type) -> Any:
     if not known:
         damaged(f"the field {name!r} is not what training writes")
     return value
+
+
+# --- Which ledger a model was charged to: the one in its folder, or one that its folder points to.
+
+
+OWN = "ledger.jsonl"
+LINK = "ledger.path"
+_MOST_LINK, _MOST_LEDGER = 1 << 16, 256 << 20
+
+
+def link_ledger(folder: Path, ledger: Path) -> None:
+    """Remember in a model folder that `ledger` was charged, by its path seen from there."""
+    if ledger.resolve() != (folder / OWN).resolve():
+        path = os.path.relpath(ledger.resolve(), folder.resolve())
+        write_text(folder / LINK, Path(path).as_posix() + "\n")
+
+
+def ledger_of(folder: Path) -> Path | None:
+    """The model's ledger; None where none was kept. One that has moved is an error that says so."""
+    if os.path.lexists(folder / OWN):
+        return _checked(folder / OWN)
+    if not os.path.lexists(folder / LINK):
+        return None
+    name = read_text(folder / LINK, _MOST_LINK).strip()
+    ledger = folder / name
+    # Without the check of its text, a NUL or a very long name would be an error of the system.
+    if not name.isprintable() or not os.path.exists(ledger):
+        raise LedgerError(
+            f"This model was charged to {ledger.name[:100]!r}, which is no longer where it was: "
+            "pass it with --ledger FILE."
+        )
+    return _checked(ledger)
+
+
+def _checked(ledger: Path) -> Path:
+    """The ledger, which is a regular file of bounded size, as is its head."""
+    with opened(ledger, _MOST_LEDGER):
+        pass
+    head = ledger.with_name(ledger.name + ".head")
+    if os.path.lexists(head):
+        with opened(head, _MOST_LINK):
+            pass
+    return ledger

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit, softmax
 from sklearn.metrics import log_loss, r2_score, roc_auc_score, root_mean_squared_error
 
 from halfmask.errors import DataError
 from halfmask.model import Model
-from halfmask.table import Table
+from halfmask.progress import part_of, tell
+from halfmask.table import Codes, Table
+from halfmask.types import Floats
 
 
 def scores(model: Model, rows: Table | Iterable[Table]) -> dict[str, float | None]:
@@ -64,3 +67,272 @@ def class_scores(label: NDArray[Any], predicted: NDArray[np.float64]) -> dict[st
         "log_loss": float(log_loss(label, predicted, labels=np.arange(classes))),
         "auc": auc,
     }
+
+
+# --- Is it any good? Scores on labelled rows beside a constant and beside the public columns alone.
+# Everything here is computed from the labels of rows the user passes: no guarantee covers it.
+
+
+_PARTS = 10
+_MOST_GROUPS = 50
+
+
+def judge(
+    model: Model, tables: Iterable[Table], groups: Sequence[str | None] | None = None
+) -> dict[str, Any]:
+    """Scores, what they are to be held against, and where the model goes wrong.
+
+    `groups` names the group of every row, rows without a label too; None is the group of those
+    that have none.
+    """
+    labels, found, free, kept = [], [], [], []
+    start = 0
+    for table in tables:
+        known = ~table.unlabelled
+        kept.append(np.flatnonzero(known) + start)
+        start += table.n
+        if not known.any():
+            continue
+        rows = table.labelled()
+        assert rows.label is not None
+        labels.append(rows.label)
+        found.append(_predicted(model, rows))
+        alone = _public_alone(model, rows)
+        free += [] if alone is None else [alone]
+    if not labels:
+        raise DataError("No row has a label: pass rows of which some have one.")
+    label, predicted = np.concatenate(labels), np.concatenate(found)
+    numbers = model.task == "regression"
+    result: dict[str, Any] = dict(score_rows(label, predicted, numbers=numbers))
+    result["constant"] = _constant(label, predicted, numbers=numbers)
+    if free:
+        result["public_columns_alone"] = _brief(label, np.concatenate(free), numbers=numbers)
+    result["better_than_constant"] = _better(result, numbers=numbers)
+    if not numbers:
+        classes = [str(name) for name in model.classes or ()]
+        result |= _by_class(label, predicted, classes)
+    if groups is not None:
+        names = np.array(["(missing)" if name is None else name for name in groups], dtype=object)
+        result["groups"] = _by_group(label, predicted, names[np.concatenate(kept)], numbers)
+    return result
+
+
+def _predicted(model: Model, rows: Table) -> Floats:
+    if model.task == "regression":
+        return model.predict(rows).astype(np.float64)
+    return model.probabilities(rows)
+
+
+def _public_alone(model: Model, rows: Table) -> Floats | None:
+    """What the public columns alone give: a free model, or the part that one release paid for."""
+    fit = vars(model).get("fit")
+    if model.kind != "additive" or fit is None or not rows.coded:
+        return None
+    outputs = getattr(fit, "outputs", (fit,))
+    found = [output.offset(rows.coded) for output in outputs]
+    if any(offset is None for offset in found) or model.details.get("pooled_classes"):
+        return None
+    if len(found) > 1:
+        chances: Floats = softmax(np.column_stack(found), axis=1)
+        return chances
+    scores: Floats = np.asarray(found[0], dtype=np.float64)
+    if model.task == "regression":
+        assert model.label_bounds is not None
+        low, high = model.label_bounds
+        numbers: Floats = np.clip((high + low) / 2 + (high - low) / 2 * scores, low, high)
+        return numbers
+    second = expit(scores)
+    return np.column_stack([1 - second, second])
+
+
+def _brief(label: NDArray[Any], predicted: Floats, *, numbers: bool) -> dict[str, float | None]:
+    scored = score_rows(label, predicted, numbers=numbers)
+    return {name: value for name, value in scored.items() if name != "rows"}
+
+
+def _constant(label: NDArray[Any], predicted: Floats, *, numbers: bool) -> dict[str, float | None]:
+    """One answer for all rows: the mean of these rows, or the share of each class in them."""
+    if numbers:
+        return {"rmse": float(np.std(label)), "r2": 0.0}
+    share = np.bincount(label, minlength=predicted.shape[1]) / len(label)
+    seen = share[share > 0]
+    return {"accuracy": float(share.max()), "log_loss": float(-(seen * np.log(seen)).sum())}
+
+
+def _better(result: Mapping[str, Any], *, numbers: bool) -> bool:
+    name = "rmse" if numbers else "log_loss"
+    return bool(result[name] < result["constant"][name])
+
+
+def _by_class(label: NDArray[Any], predicted: Floats, classes: Sequence[str]) -> dict[str, Any]:
+    best = predicted.argmax(axis=1)
+    counts = np.zeros((len(classes), len(classes)), dtype=int)
+    np.add.at(counts, (label, best), 1)
+    rows, called, right = counts.sum(axis=1), counts.sum(axis=0), np.diag(counts)
+    return {
+        "confusion": {
+            name: dict(zip(classes, map(int, line), strict=True))
+            for name, line in zip(classes, counts, strict=True)
+        },
+        "classes": {
+            name: {
+                "rows": int(rows[place]),
+                "precision": float(right[place] / called[place]) if called[place] else None,
+                "recall": float(right[place] / rows[place]) if rows[place] else None,
+                "calibration_error": _calibration_error(predicted[:, place], label == place),
+            }
+            for place, name in enumerate(classes)
+        },
+    }
+
+
+def _calibration_error(predicted: Floats, observed: NDArray[np.bool_]) -> float:
+    """The mean distance of predicted and observed shares, in ten parts of equally many rows."""
+    order = np.argsort(predicted, kind="stable")
+    parts = [part for part in np.array_split(order, _PARTS) if len(part)]
+    apart = [abs(predicted[part].mean() - observed[part].mean()) * len(part) for part in parts]
+    return float(sum(apart) / len(order))
+
+
+def _by_group(
+    label: NDArray[Any], predicted: Floats, names: NDArray[Any], numbers: bool
+) -> dict[str, Any]:
+    found = dict.fromkeys(names.tolist())
+    if len(found) > _MOST_GROUPS:
+        raise DataError(
+            f"--by names a column with {len(found):,} values: choose one with at most "
+            f"{_MOST_GROUPS}, such as a category."
+        )
+    return {
+        str(name): score_rows(label[names == name], predicted[names == name], numbers=numbers)
+        for name in sorted(found)
+    }
+
+
+# --- What the same rows give without privacy: boosted trees and a logistic (or linear) model.
+# On request only. Whatever is printed of it was computed from exact private values: it is covered
+# by no guarantee, charged to no ledger and stored in no model.
+
+
+NOT_PRIVATE = "NOT PRIVATE: computed from exact private values. Keep it to yourself."
+_NAMES = {"boosted_trees": "boosted trees", "linear": "a linear model of levels"}
+_MOST_ROWS = 50_000
+_MOST_LEVELS = 255  # of a category in scikit-learn's boosted trees
+_FOLDS = 3
+
+
+def reference(training: Table, tables: Iterable[Table] | None = None) -> dict[str, Any]:
+    """Scores of models without privacy, fitted on `training` and scored on `tables`.
+
+    Without `tables`, on the rows of `training` themselves, each by a model that did not see it. Of
+    more than 50,000 rows as many are taken by chance.
+    """
+    rows = _some(training.labelled())
+    assert rows.label is not None
+    if rows.classes is not None and len(np.unique(rows.label)) < 2:
+        raise DataError("The rows for the reference hold one class only: pass more rows.")
+    found: dict[str, Any] = {"rows": rows.n, "private": False, "not_private": NOT_PRIVATE}
+    tested = None if tables is None else [t.labelled() for t in tables if not t.unlabelled.all()]
+    for place, kind in enumerate(_NAMES):
+        tell("fitting the reference without privacy", place / len(_NAMES))
+        with part_of("fitting the reference without privacy"):
+            label, predicted = _held_out(kind, rows) if tested is None else _on(kind, rows, tested)
+        scores = score_rows(label, predicted, numbers=rows.classes is None)
+        found[kind] = {name: value for name, value in scores.items() if name != "rows"}
+    return found
+
+
+def reference_lines(found: dict[str, Any], where: str) -> list[str]:
+    """The reference for a terminal, marked."""
+    lines = ["", f"Without privacy, {where}:"]
+    for kind, name in _NAMES.items():
+        told = ", ".join(
+            f"{n.replace('_', ' ')} {'-' if v is None else format(v, '.4f')}"
+            for n, v in found[kind].items()
+        )
+        lines.append(f"  {name}: {told}")
+    return [*lines, NOT_PRIVATE]
+
+
+def _some(table: Table) -> Table:
+    if table.n <= _MOST_ROWS:
+        return table
+    chosen = np.random.default_rng(0).choice(table.n, _MOST_ROWS, replace=False)
+    return table.kept(np.sort(chosen))
+
+
+def _held_out(kind: str, rows: Table) -> tuple[NDArray[Any], Floats]:
+    assert rows.label is not None
+    fold = np.random.default_rng(0).permutation(rows.n) % _FOLDS
+    outside, inside = zip(
+        *((np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(_FOLDS)),
+        strict=True,
+    )
+    parts = [
+        _of(_fitted(kind, rows.kept(known)), kind, rows, rows.kept(apart))
+        for known, apart in zip(outside, inside, strict=True)
+    ]
+    return rows.label, np.concatenate(parts)[np.argsort(np.concatenate(inside))]
+
+
+def _on(kind: str, rows: Table, tables: list[Table]) -> tuple[NDArray[Any], Floats]:
+    if not tables:
+        raise DataError("No row has a label: pass rows of which some have one.")
+    labels = np.concatenate([np.asarray(table.label) for table in tables])
+    model = _fitted(kind, rows)
+    return labels, np.concatenate([_of(model, kind, rows, table) for table in tables])
+
+
+def _fitted(kind: str, rows: Table) -> Any:
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    numbers = rows.classes is None
+    if kind == "linear":
+        model: Any = Ridge(alpha=3.0) if numbers else LogisticRegression(C=1.0, max_iter=300)
+    else:
+        made = HistGradientBoostingRegressor if numbers else HistGradientBoostingClassifier
+        model = made(
+            categorical_features=_categories(rows),
+            learning_rate=0.06,
+            max_leaf_nodes=16,
+            max_iter=200,
+            early_stopping=rows.n > 1000,
+            random_state=0,
+        )
+    return model.fit(_features(kind, rows), rows.label)
+
+
+def _of(model: Any, kind: str, rows: Table, others: Table) -> Floats:
+    seen = _features(kind, others)
+    if rows.classes is None:
+        numbers: Floats = np.asarray(model.predict(seen), dtype=np.float64)
+        return numbers
+    # A class that the training rows lack has no chance; none is exactly nought.
+    chances = np.full((others.n, len(rows.classes)), 1e-6)
+    chances[:, model.classes_] += model.predict_proba(seen)
+    found: Floats = chances / chances.sum(axis=1, keepdims=True)
+    return found
+
+
+def _categories(rows: Table) -> list[bool] | None:
+    if not isinstance(rows.features, Codes) or rows.schema is None:
+        return None
+    kinds = {column.name: column.kind for column in rows.schema.columns}
+    return [
+        kinds[column.name] not in ("number", "date") and column.cells.count <= _MOST_LEVELS
+        for column in rows.features.columns
+    ]
+
+
+def _features(kind: str, rows: Table) -> Any:
+    if kind == "linear" or not isinstance(rows.features, Codes):
+        from scipy import sparse
+
+        return sparse.csr_matrix(np.hstack([rows.public, rows.private]))
+    return np.column_stack(
+        [
+            column.codes.astype(np.float64) if column.numbers is None else column.numbers
+            for column in rows.features.columns
+        ]
+    )

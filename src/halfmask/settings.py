@@ -13,9 +13,20 @@ from dataclasses import Field, fields, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Never,
+    Protocol,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from halfmask.errors import InputError
+from halfmask.model_folder import damaged, rebuilt
 
 RECIPE = "recipe"
 CONFIG = "config"
@@ -25,7 +36,7 @@ _KINDS: dict[str, dict[str, str]] = {
     "one-shot": {"": "halfmask.methods.one_shot:OneShotConfig"},
     "gd": {
         "default": "halfmask.methods.gd:GdConfig",
-        "lecture": "halfmask.methods.gd_lecture:LectureConfig",
+        "lecture": "halfmask.methods.gd:LectureConfig",
     },
     "sgd": {"": "halfmask.methods.sgd:SgdConfig"},
     "dp-sgd": {"": "halfmask.methods.sgd:DpSgdConfig"},
@@ -35,10 +46,16 @@ _KINDS: dict[str, dict[str, str]] = {
         "algorithm-1": "halfmask.neural.config:Algorithm1Config",
         "dp-sgd": "halfmask.neural.config:NetworkDpSgdConfig",
     },
-    "experts": {"": "halfmask.vertical.settings:ExpertsConfig"},
-    "admm": {"": "halfmask.vertical.settings:SharingConfig"},
-    "fdml-sgd": {"": "halfmask.vertical.settings:SgdSharingConfig"},
+    "experts": {"": "halfmask.vertical.experts:ExpertsConfig"},
+    "admm": {"": "halfmask.vertical.admm:AdmmConfig"},
+    "fdml-sgd": {"": "halfmask.vertical.fdml:FdmlConfig"},
 }
+# Configurations within those of mlp.
+_NESTED = (
+    "halfmask.neural.pretrain:PretrainConfig",
+    "halfmask.neural.config:CorrectionConfig",
+    "halfmask.neural.config:StepsConfig",
+)
 
 
 class MethodConfig(Protocol):
@@ -84,7 +101,8 @@ def kind_of(method: str, recipe: str | None = None) -> type[Any]:
 def config_for(method: str, options: Mapping[str, Any]) -> Any:
     """The configuration that `options` make: `config` itself, a recipe, fields by name.
 
-    None where nothing is asked of a method that has no settings.
+    Settings within settings are tables, as in a TOML file. None where nothing is asked of a method
+    that has no settings.
     """
     given = {name: value for name, value in options.items() if (name, value) != (CONFIG, None)}
     if method not in _KINDS:
@@ -94,33 +112,52 @@ def config_for(method: str, options: Mapping[str, Any]) -> Any:
             )
         return None
     config = given.pop(CONFIG, None)
-    if config is not None:
-        _check_config(method, config)
-        kind = type(config)
-    else:
+    if config is None:
         kind = kind_of(method, given.pop(RECIPE, None))
+        return kind(**_checked(method, kind, given))
+    known = [kind_of(method, recipe) for recipe in _KINDS[method]]
+    if type(config) not in known:
+        names = " or ".join(kind.__name__ for kind in known)
+        raise InputError(f"Method {method!r} takes {names}, got {type(config).__name__}.")
+    return replace(config, **_checked(method, type(config), given))
+
+
+def _checked(
+    method: str, kind: type[Any], given: Mapping[str, Any], within: str = ""
+) -> dict[str, Any]:
+    """Fields of a configuration, each of the type that it declares."""
     hints = _hints(kind)
+    made: dict[str, Any] = {}
     for name, value in given.items():
         if name not in hints:
-            raise _unknown(method, kind, name)
+            raise _unknown(method, kind, within + name)
+        inner = _nested(hints[name])
+        if inner is not None and isinstance(value, Mapping):
+            made[name] = inner(**_checked(method, inner, value, f"{within}{name}."))
+            continue
         if not fits(value, hints[name]):
-            raise _wrong(method, name, hints[name], value)
-    return kind(**given) if config is None else replace(config, **given)
+            raise _wrong(method, within + name, hints[name], value)
+        made[name] = float(value) if hints[name] is float else value
+    return made
 
 
 def config_from_words(
-    method: str, words: Sequence[str] = (), file: Mapping[str, Any] | None = None
+    method: str, words: Sequence[str] = (), file: Path | Mapping[str, Any] | None = None
 ) -> Any:
-    """The configuration from `NAME=VALUE` words over the tables of a file; None without either."""
-    if not words and not file:
+    """The configuration from `NAME=VALUE` words over the settings of a file; None without any.
+
+    `file` is a TOML file, or what was read of one.
+    """
+    told = read_config(file, method) if isinstance(file, Path) else dict(file or {})
+    if not words and not told:
         return None
-    told: dict[str, Any] = dict(file or {})
     texts = _pairs(words)
-    recipe = texts.pop(RECIPE, told.pop(RECIPE, None))
-    kind = kind_of(method, None if recipe is None else str(recipe))
+    if RECIPE in {**told, **texts}:
+        told[RECIPE] = str(texts.pop(RECIPE, told.get(RECIPE)))
+    kind = kind_of(method, told.get(RECIPE))
     for name, text in texts.items():
         _put(told, name, _value(method, kind, name, text))
-    return _built(method, kind, told)
+    return config_for(method, told)
 
 
 def read_config(path: Path, method: str) -> dict[str, Any]:
@@ -135,12 +172,21 @@ def read_config(path: Path, method: str) -> dict[str, Any]:
 
 def read_configs(path: Path) -> dict[str, Any]:
     """A TOML file of settings as it is."""
+    return read_toml(path)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"Cannot read {str(path)!r}: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{str(path)!r} is not valid TOML: {error}.") from None
+    except (ValueError, RecursionError):
+        raise InputError(
+            f"{str(path)!r} nests too deeply, or holds a number of too many digits."
+        ) from None
 
 
 def configs_for_methods(
@@ -171,16 +217,16 @@ def configs_for_methods(
 
 def config_as_json(config: Any) -> dict[str, Any]:
     """The settings as plain values, by name; functions by their name."""
-    shown: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for each in fields(config):
         value = getattr(config, each.name)
         if is_dataclass(value) and not isinstance(value, type):
-            shown[each.name] = config_as_json(value)
+            values[each.name] = config_as_json(value)
         elif value is None or isinstance(value, bool | int | float | str):
-            shown[each.name] = value
+            values[each.name] = value
         else:
-            shown[each.name] = getattr(value, "__name__", type(value).__name__)
-    return shown
+            values[each.name] = getattr(value, "__name__", type(value).__name__)
+    return values
 
 
 def listed(kind: type[Any]) -> str:
@@ -209,13 +255,6 @@ def fits(value: Any, hint: Any) -> bool:
     if getattr(hint, "_is_protocol", False):
         return value is not None
     return isinstance(hint, type) and isinstance(value, hint)
-
-
-def _check_config(method: str, config: Any) -> None:
-    known = [kind_of(method, recipe) for recipe in _KINDS[method]]
-    if type(config) not in known:
-        names = " or ".join(kind.__name__ for kind in known)
-        raise InputError(f"Method {method!r} takes {names}, got {type(config).__name__}.")
 
 
 def _hints(kind: type[Any]) -> dict[str, Any]:
@@ -295,23 +334,6 @@ def _number(text: str, kind: type[Any]) -> Any:
         return _NONE
 
 
-def _built(method: str, kind: type[Any], told: Mapping[str, Any], within: str = "") -> Any:
-    """The configuration of nested tables."""
-    hints = _hints(kind)
-    made: dict[str, Any] = {}
-    for name, value in told.items():
-        if name not in hints:
-            raise _unknown(method, kind, within + name)
-        inner = _nested(hints[name])
-        if inner is not None and isinstance(value, Mapping):
-            made[name] = _built(method, inner, value, f"{within}{name}.")
-            continue
-        if not fits(value, hints[name]):
-            raise _wrong(method, within + name, hints[name], value)
-        made[name] = float(value) if hints[name] is float else value
-    return kind(**made)
-
-
 def _nested(hint: Any) -> type[Any] | None:
     """The configuration within a configuration; other objects come from Python only."""
     own = isinstance(hint, type) and is_dataclass(hint) and hint.__name__.endswith("Config")
@@ -325,8 +347,8 @@ def _unknown(method: str, kind: type[Any], name: str) -> InputError:
 
 
 def _wrong(method: str, name: str, hint: Any, value: Any) -> InputError:
-    shown = repr(value) if isinstance(value, bool | int | float | str) else type(value).__name__
-    return InputError(f"Method {method!r}: {name} expects {_kind_words(hint)}, got {shown}.")
+    given = repr(value) if isinstance(value, bool | int | float | str) else type(value).__name__
+    return InputError(f"Method {method!r}: {name} expects {_kind_words(hint)}, got {given}.")
 
 
 def _kind_words(hint: Any) -> str:
@@ -340,3 +362,59 @@ def _kind_words(hint: Any) -> str:
         return "its own settings: " + ", ".join(each.name for each in fields(hint))
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}
     return names.get(hint, "from Python only")
+
+
+class _CannotStoreError(Exception):
+    """A value that JSON has no form for."""
+
+
+def options_to_json(options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The options as a JSON object; None where one of them cannot be stored."""
+    try:
+        return {name: _stored(value) for name, value in options.items()}
+    except _CannotStoreError:
+        return None
+
+
+def options_from_json(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `options_to_json`."""
+    return {name: _restored(value) for name, value in stored.items()}
+
+
+def _stored(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_stored(item) for item in value]
+    kind = type(value)
+    if is_dataclass(value) and _places().get(kind.__name__) == kind.__module__:
+        held = {each.name: _stored(getattr(value, each.name)) for each in fields(value)}
+        return {CONFIG: f"{kind.__module__}:{kind.__name__}", "fields": held}
+    raise _CannotStoreError
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_restored(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    # A model file must not be able to call, or to load, anything but our own configurations. They
+    # are found by name: a file of an earlier version may have them in another module.
+    name = str(value.get(CONFIG)).rpartition(":")[2]
+    held = value.get("fields")
+    if name not in _places() or not isinstance(held, dict):
+        damaged("its training options")
+    kind = getattr(import_module(_places()[name]), name)
+    hints = get_type_hints(kind)
+    restored = options_from_json(held)
+    for field, item in restored.items():
+        if not fits(item, hints.get(field, Never)):
+            damaged(f"its training option {str(field)!r}")
+    return rebuilt(lambda: kind(**restored), "its training options")
+
+
+def _places() -> dict[str, str]:
+    """The module of every configuration, nested ones included, by its name."""
+    known = [place for kinds in _KINDS.values() for place in kinds.values()]
+    pairs = (place.split(":") for place in (*known, *_NESTED))
+    return {name: module for module, name in pairs}

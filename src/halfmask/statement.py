@@ -17,13 +17,15 @@ from typing import Any, Protocol
 
 from halfmask.accounting.budget import printed
 from halfmask.accounting.events import (
+    RELATIONS,
     Event,
     GaussianEvent,
     PoissonGaussianEvent,
+    Relation,
+    check_relation,
     event_from_json,
     event_to_json,
 )
-from halfmask.accounting.relations import RELATIONS, Relation, check_relation
 from halfmask.errors import HalfmaskError, InputError
 
 NOT_COVERED = (
@@ -397,7 +399,7 @@ def _accountant(events: Sequence[Event]) -> str:
     sampled = any(isinstance(e, PoissonGaussianEvent) and e.rate < 1 for e in events)
     if not sampled and all(isinstance(e, GaussianEvent | PoissonGaussianEvent) for e in events):
         return f"{ours}, exact composition of Gaussian releases (closed form)"
-    from halfmask.accounting.loss_distributions import accountant_name
+    from halfmask.accounting.accountant import accountant_name
 
     return f"{ours}, {accountant_name()}"
 

@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from halfmask.derived import with_made
-from halfmask.encoding import (
+from halfmask.data.encoding import (
     Cells,
     Coding,
     Grid,
@@ -28,14 +27,15 @@ from halfmask.encoding import (
     grid_from_json,
     learnt_both,
     level_codes,
+    with_made,
 )
+from halfmask.data.frames import as_arrow, check_columns, numbered, numbers, pieces, texts
+from halfmask.data.reading import read_frame
+from halfmask.data.scratch import Room
+from halfmask.data.units import first_rows, unit_codes
 from halfmask.errors import DataError, InputError, SchemaError
-from halfmask.frames import as_arrow, check_columns, numbered, numbers, pieces, texts
-from halfmask.reading import read_frame
+from halfmask.progress import part_of, tell
 from halfmask.schema import Column, Label, Schema
-from halfmask.scratch import Room
-from halfmask.signs import part_of, tell
-from halfmask.units import first_rows, unit_codes
 
 __all__ = ["Encoder", "Table", "read_frame"]
 
@@ -407,7 +407,7 @@ class Table:
 
         The set of classes present in `y` counts as public. A regression needs `label_bounds`.
         """
-        from halfmask.bare_arrays import bare_label, bare_rows
+        from halfmask.data.arrays import bare_label, bare_rows
 
         block = bare_rows(X, row_norm)
         label, classes = bare_label(y, len(block), task, label_bounds)

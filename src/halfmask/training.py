@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,76 +18,62 @@ from numpy.typing import NDArray
 
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
+from halfmask.data.products import fixed_order
+from halfmask.data.scratch import available
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
 from halfmask.mechanisms.release import Door as Door
 from halfmask.mechanisms.release import Interrupted, Releaser, SharedReleaser
-from halfmask.memory import check_memory
+from halfmask.mechanisms.shards import ALONE, rows_in_all
 from halfmask.methods.auto import Choice, Problem, choose
 from halfmask.methods.fitted import LINEAR_METHODS, linear_method
 from halfmask.model import LinearModel, Model
-from halfmask.row_products import fixed_order
+from halfmask.schema import Schema
 from halfmask.settings import CONFIG, MethodConfig, config_for, split_method
 from halfmask.statement import Statement
-from halfmask.table import Encoder, Table
+from halfmask.storage import write_durably
+from halfmask.table import Codes, Encoder, Table
 
 if TYPE_CHECKING:
     from halfmask.neural.distributed import Ranks
+
 
 METHODS = ("auto", "additive", *LINEAR_METHODS, "mlp")
 RUN = ".run"  # beside a checkpoint, as halfmask.cli.train knows it
 SPREAD_METHODS = ("additive", "one-shot", "gd", "mlp")
 """Methods whose rows may be spread over several machines."""
 
-SKIPPED_PRIVATE = (
-    "Labels may be missing. Whether a row has one is protected like the label itself, so the "
-    "number of rows that have one is not told."
-)
-MADE = (
-    "Public functions of other columns, known of every row, with whether there is a value at all: "
-    "{}."
-)
-KNOWN_LABEL = "Of the private label {} counts as public, for every training row."
-SKIPPED_PUBLIC = "Rows without a label were left out: which rows have one counts as public."
 
+def choose_method(
+    method: str | MethodConfig | Choice,
+    facts: Table | Schema,
+    *,
+    options: Mapping[str, Any] | None = None,
+    spread: bool = False,
+) -> Choice:
+    """The method with its settings: as asked for, or what `auto` picks from public facts alone.
 
-def whole_seconds(started: float) -> int:
-    """Since `started` (of `time.perf_counter`), rounded up: the exact time of a fit may depend on
-    private rows, and whatever is printed or stored of it may be seen."""
-    return math.ceil(time.perf_counter() - started)
-
-
-def choose_method(method: str, table: Table, budget: Budget, *, spread: bool = False) -> Choice:
-    """`method` as asked for, or what `auto` picks from public facts alone.
-
-    With `spread`, rows lie on several machines: only methods that can be spread are considered.
+    This is the one place where a method is chosen; what was chosen before stays. With `spread`,
+    rows lie on several machines: only methods that can be spread are considered.
     """
-    if method == "auto":
-        problem = Problem.of(table, budget)
-        return choose(replace(problem, levels=problem.levels and not spread))
-    if method not in METHODS:
-        raise InputError(f"Unknown method {method!r}: expected one of {', '.join(METHODS)}.")
-    return Choice(method=method, reason="asked for by name")
-
-
-def open_ledger(ledger: str | Path | BudgetLedger | None, budget: Budget) -> BudgetLedger:
-    """The ledger to charge: a file's, one that is open already, or one for this fit alone."""
-    if ledger is None:
-        return MemoryLedger.of(budget)
-    book = Ledger.open(ledger) if isinstance(ledger, str | Path) else ledger
-    if book.relation != budget.relation:
-        raise InputError(
-            f"The ledger keeps its budget under {book.relation!r}, this model asks for "
-            f"{budget.relation!r}: pass relation={book.relation!r}, or use another ledger."
-        )
-    return book
+    if isinstance(method, Choice):
+        return method
+    name, given = split_method(method, options)
+    if name == "auto":
+        found = Problem.of_schema(facts) if isinstance(facts, Schema) else Problem.of(facts)
+        choice = choose(replace(found, levels=found.levels and not spread))
+    elif name in METHODS:
+        choice = Choice(method=name, reason="asked for by name")
+    else:
+        raise InputError(f"Unknown method {name!r}: expected one of {', '.join(METHODS)}.")
+    return replace(choice, config=config_for(choice.method, given)) if given else choice
 
 
 def train(
     table: Table,
     budget: Budget,
     *,
-    method: str | MethodConfig,
+    method: str | MethodConfig | Choice,
     noise: NoiseSource,
     encoder: Encoder | None = None,
     ledger: str | Path | BudgetLedger | None = None,
@@ -102,7 +87,8 @@ def train(
 ) -> Model:
     """Fit `table` within `budget` and state what was promised.
 
-    `method` is a name, with `options` as fields of its configuration, or that configuration.
+    `method` is a name, with `options` as fields of its configuration, or that configuration, or
+    what `choose_method` made of them.
     Everything that can be wrong with the input is found before the ledger is charged, and the
     whole training is one charge, made at its first release: it fits, or it costs nothing.
     With `checkpoint` a training of mlp that was interrupted goes on there, within what it has
@@ -113,7 +99,6 @@ def train(
     of additive's free model of the public columns. `sample_weight` are public weights, one for
     each row of the frame that `table` came from.
     """
-    method, options = split_method(method, options)
     if table.label is None:
         raise InputError("Training needs the label: pass it with the data.")
     _check_unit(table)
@@ -121,8 +106,8 @@ def train(
     if not table.label_private:
         # Which public labels are missing is public too.
         table = table.labelled()
-    choice = choose_method(method, table, budget, spread=ranks is not None)
-    config = config_for(choice.method, options)
+    choice = choose_method(method, table, options=options, spread=ranks is not None)
+    config = config_for(choice.method, {CONFIG: choice.config})
     if choice.method != "mlp" and table.features.n != table.n:
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
     if ranks is not None:
@@ -130,7 +115,8 @@ def train(
         if choice.method == "additive" and encoder is not None:
             _check_same_levels(encoder, ranks)
     # A map or a penalty of the user's reads numbers, and one-shot gathers public rows as such.
-    blocks = bool({"feature_map", "penalty", "regulariser"} & set(options or {}))
+    own = [getattr(config, name, None) for name in ("feature_map", "penalty", "regulariser")]
+    blocks = any(each is not None and each != "none" for each in own)
     blocks = blocks or (ranks is not None and choice.method == "one-shot")
     check_memory(table, choice.method, blocks=blocks)
     weights = _checked_weights(sample_weight, table, choice.method, frame_rows)
@@ -148,6 +134,7 @@ def train(
         releaser = (door or Releaser)(book, noise, budget=budget, whole_plan=True, **how)
     else:
         releaser = (door or SharedReleaser)(book, noise, ranks, budget=budget, whole_plan=True)
+    releaser.rows = rows_in_all(table.n, ranks or ALONE)
     common: dict[str, Any] = {
         "encoder": encoder,
         "task": table.task,
@@ -156,19 +143,14 @@ def train(
         "row_norm": row_norm,
         "method": choice.method,
         "reason": choice.reason,
-        "options": {CONFIG: config} if options else {},
+        "options": {} if choice.config is None else {CONFIG: choice.config},
     }
     if choice.method == "mlp":
-        from halfmask.neural.model import fit_neural_model
+        from halfmask.neural.method import NeuralModel, fit_mlp
 
         with _taking_back(releaser):
-            return fit_neural_model(
-                table,
-                releaser,
-                checkpoint=checkpoint,
-                state=lambda: state(table, releaser),
-                **common,
-            )
+            network = fit_mlp(table, releaser, config, checkpoint=checkpoint)
+            return NeuralModel.of(network, privacy=state(table, releaser), **common)
     width = len(table.public_sources) + len(table.private_sources)
     with _taking_back(releaser), fixed_order(width):
         if choice.method == "additive":
@@ -196,6 +178,81 @@ def _taking_back(releaser: Releaser) -> Iterator[None]:
     except KeyboardInterrupt:
         releaser.take_back()
         raise
+
+
+def open_ledger(ledger: str | Path | BudgetLedger | None, budget: Budget) -> BudgetLedger:
+    """The ledger to charge: a file's, one that is open already, or one for this fit alone."""
+    if ledger is None:
+        return MemoryLedger.of(budget)
+    book = Ledger.open(ledger) if isinstance(ledger, str | Path) else ledger
+    if book.relation != budget.relation:
+        raise InputError(
+            f"The ledger keeps its budget under {book.relation!r}, this model asks for "
+            f"{budget.relation!r}: pass relation={book.relation!r}, or use another ledger."
+        )
+    return book
+
+
+def run_name(checkpoint: Path) -> str:
+    """The name of the training that is stored there, in the ledger; a new one where there is none.
+
+    It is on the disk before anything is charged, so that no charge loses its training.
+    """
+    file = checkpoint.with_suffix(RUN)
+    name = file.read_text(encoding="ascii", errors="replace").strip() if file.exists() else ""
+    if len(name) == 32:
+        return name
+    # Cut off, it would be no name: two trainings without one must not pass for each other.
+    file.parent.mkdir(parents=True, exist_ok=True)
+    name = secrets.token_hex(16)
+    write_durably(file, name.encode("ascii"), mode=0o666)
+    return name
+
+
+def interrupted(book: BudgetLedger, run: str) -> Interrupted | None:
+    """What the ledger holds of a training of that name."""
+    if not isinstance(book, Ledger):
+        return None
+    chain = book.verify()
+    found = next((charge for charge in chain.charges if charge.run == run), None)
+    if found is None:
+        return None
+    return Interrupted(
+        charge=found.seq, events=found.events, begun=chain.begun(found.seq), seeded=found.seeded
+    )
+
+
+def _check_unit(table: Table) -> None:
+    """Refuse rows whose units were not read: what a unit can change is unknown then."""
+    unit = None if table.schema is None else table.schema.unit
+    if unit is not None and table.unit is None:
+        raise InputError(
+            f"The schema protects the units of column {unit.column!r}, and this table was encoded "
+            "without them: encode it with with_unit=True."
+        )
+
+
+def _check_spread(table: Table, method: str) -> None:
+    """Refuse what needs all rows in one place."""
+    if method not in SPREAD_METHODS:
+        raise InputError(
+            f"Method {method!r} needs all rows on one machine: on several, use one of "
+            f"{', '.join(SPREAD_METHODS)}."
+        )
+    if table.unit is not None:
+        raise InputError("A table with a [unit] needs all rows on one machine: start one process.")
+
+
+def _check_same_levels(encoder: Encoder, ranks: Ranks) -> None:
+    """Refuse machines that have learnt different levels of public columns."""
+    text = json.dumps(encoder.to_json(), sort_keys=True).encode()
+    mark = int.from_bytes(hashlib.sha256(text).digest()[:6], "big")
+    marks = ranks.gather(np.array([float(mark)]))
+    if (marks != marks[0]).any():
+        raise InputError(
+            "Method 'additive' learns levels from all rows of public columns: on several machines "
+            "it needs one file that each of them can read, or method 'gd'."
+        )
 
 
 def _checked_weights(
@@ -238,65 +295,86 @@ def _checked_weights(
     return kept
 
 
-def _check_unit(table: Table) -> None:
-    """Refuse rows whose units were not read: what a unit can change is unknown then."""
-    unit = None if table.schema is None else table.schema.unit
-    if unit is not None and table.unit is None:
-        raise InputError(
-            f"The schema protects the units of column {unit.column!r}, and this table was encoded "
-            "without them: encode it with with_unit=True."
-        )
+def whole_seconds(started: float) -> int:
+    """Since `started` (of `time.perf_counter`), rounded up: the exact time of a fit may depend on
+    private rows, and whatever is printed or stored of it may be seen."""
+    return math.ceil(time.perf_counter() - started)
 
 
-def run_name(checkpoint: Path) -> str:
-    """The name of the training that is stored there, in the ledger; a new one where there is none.
+# Measured, docs/scale.md. Methods with blocks hold them, and up to two copies at a time.
+_BY_ROW = 200
+_BY_CLASS = 50
+_BY_LINEAR_ROW = 700
+_BY_OUTPUT = 64
+_BLOCKS = 3
+_BY_PRODUCT = 100
+_MOST_PAIRED = 6000  # more would take minutes and many gigabytes, whatever the machine
 
-    It is on the disk before anything is charged, so that no charge loses its training.
+
+def needed(table: Table, method: str, *, blocks: bool = False) -> int:
+    """Bytes that a fit of `method` will take, about; from public sizes alone.
+
+    With `blocks` it has to make features as numbers, although the table holds codes.
     """
-    file = checkpoint.with_suffix(RUN)
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("w", encoding="ascii") as written:
-            written.write(secrets.token_hex(16))
-            written.flush()
-            os.fsync(written.fileno())
-    return file.read_text(encoding="ascii").strip()
+    if method == "mlp":
+        return 0
+    if method == "additive":
+        classes = len(table.classes or ())
+        return (_BY_ROW + _BY_CLASS * (classes if classes > 2 else 0)) * table.n
+    width = len(table.public_sources) + len(table.private_sources)
+    products = _BY_PRODUCT * width**2 if method == "one-shot" else 0
+    if isinstance(table.features, Codes) and not blocks and method != "label-span":
+        kept = 2 * 16 * sum(column.numbers is not None for column in table.features.columns)
+        by_row = _BY_LINEAR_ROW + kept + _BY_OUTPUT * max(len(table.classes or ()) - 2, 0)
+        return by_row * table.n + products
+    copies = _BLOCKS if isinstance(table.features, Codes) else _BLOCKS - 1
+    return 8 * copies * table.n * width + products
 
 
-def interrupted(book: BudgetLedger, run: str) -> Interrupted | None:
-    """What the ledger holds of a training of that name."""
-    if not isinstance(book, Ledger):
-        return None
-    chain = book.verify()
-    found = next((charge for charge in chain.charges if charge.run == run), None)
-    if found is None:
-        return None
-    return Interrupted(
-        charge=found.seq, events=found.events, begun=chain.begun(found.seq), seeded=found.seeded
+def check_memory(table: Table, method: str, *, blocks: bool = False) -> None:
+    """Refuse a fit that cannot succeed."""
+    need, free = needed(table, method, blocks=blocks), available()
+    width = len(table.public_sources) + len(table.private_sources)
+    if free is None or need <= free:
+        if method == "one-shot" and width > _MOST_PAIRED:
+            raise InputError(
+                f"Method 'one-shot' holds products of all pairs of at most {_MOST_PAIRED:,} "
+                f"features, and the rows have {width:,}; nothing was charged. Use method 'gd', "
+                "which holds none, or declare fewer bins and categories."
+            )
+        return
+    what = f"{table.n:,} rows" if method == "additive" else f"{table.n:,} rows x {width:,} features"
+    raise InputError(
+        f"Method {method!r} needs about {_size(need)} of memory for {what}, and {_size(free)} are "
+        f"free; nothing was charged. {_instead(table, method)}"
     )
 
 
-def _check_spread(table: Table, method: str) -> None:
-    """Refuse what needs all rows in one place."""
-    if method not in SPREAD_METHODS:
-        raise InputError(
-            f"Method {method!r} needs all rows on one machine: on several, use one of "
-            f"{', '.join(SPREAD_METHODS)}."
+def _instead(table: Table, method: str) -> str:
+    if method == "one-shot" and len(table.private_sources) > table.n // 10:
+        return "It holds products of all pairs of features: use method 'gd', which holds none."
+    if method != "additive" and table.features.coded:
+        return (
+            "Use method 'additive', which takes about "
+            f"{_size(needed(table, 'additive'))}, or declare fewer bins and categories."
         )
-    if table.unit is not None:
-        raise InputError("A table with a [unit] needs all rows on one machine: start one process.")
+    return "Use a machine with more memory, or spread the rows: docs/many-machines.md."
 
 
-def _check_same_levels(encoder: Encoder, ranks: Ranks) -> None:
-    """Refuse machines that have learnt different levels of public columns."""
-    text = json.dumps(encoder.to_json(), sort_keys=True).encode()
-    mark = int.from_bytes(hashlib.sha256(text).digest()[:6], "big")
-    marks = ranks.gather(np.array([float(mark)]))
-    if (marks != marks[0]).any():
-        raise InputError(
-            "Method 'additive' learns levels from all rows of public columns: on several machines "
-            "it needs one file that each of them can read, or method 'gd'."
-        )
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+SKIPPED_PRIVATE = (
+    "Labels may be missing. Whether a row has one is protected like the label itself, so the "
+    "number of rows that have one is not told."
+)
+MADE = (
+    "Public functions of other columns, known of every row, with whether there is a value at all: "
+    "{}."
+)
+KNOWN_LABEL = "Of the private label {} counts as public, for every training row."
+SKIPPED_PUBLIC = "Rows without a label were left out: which rows have one counts as public."
 
 
 def state(table: Table, releaser: Releaser, *, notes: Sequence[str] = ()) -> Statement:

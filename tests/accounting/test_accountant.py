@@ -8,21 +8,22 @@ import time
 import numpy as np
 import pytest
 
-from halfmask.accounting.accountant import delta, epsilon
-from halfmask.accounting.composition import Composition
-from halfmask.accounting.events import (
-    Event,
-    GaussianEvent,
-    PoissonGaussianEvent,
-    RandomizedResponseEvent,
-)
-from halfmask.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
-from halfmask.accounting.loss_distributions import (
+from halfmask.accounting.accountant import (
+    Composition,
     Direction,
+    delta,
+    epsilon,
     gaussian_losses,
     grid_interval,
     loss_moments,
 )
+from halfmask.accounting.events import (
+    Event,
+    GaussianEvent,
+    PoissonGaussianEvent,
+    RandomisedResponseEvent,
+)
+from halfmask.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from halfmask.errors import AccountingError
 
 # q, noise multiplier, steps: withhold, replace, label at delta = 1e-5.
@@ -187,7 +188,7 @@ def test_nothing_costs_nothing() -> None:
         GaussianEvent(replace=0, withhold=0),
         step(1.0, 0.0, 5),
         step(1.0, 0.5, 0),
-        RandomizedResponseEvent(epsilon=0.0, categories=3),
+        RandomisedResponseEvent(epsilon=0.0, categories=3),
     ]
     assert epsilon([], delta=1e-5, relation="replace") == 0
     assert epsilon(nothing, delta=1e-5, relation="withhold") == 0
@@ -199,8 +200,8 @@ def test_delta_and_epsilon_are_each_other_s_inverse() -> None:
     assert delta(events, epsilon=found, relation="replace") == pytest.approx(1e-6, rel=1e-3)
 
 
-def test_randomized_response_is_pure_and_exact_once() -> None:
-    event = RandomizedResponseEvent(epsilon=1.5, categories=4)
+def test_randomised_response_is_pure_and_exact_once() -> None:
+    event = RandomisedResponseEvent(epsilon=1.5, categories=4)
     total = math.exp(1.5) + 3
     for at in (0.0, 0.5, 1.0):
         exact = (math.exp(1.5) - math.exp(at)) / total
@@ -211,13 +212,13 @@ def test_randomized_response_is_pure_and_exact_once() -> None:
     assert epsilon([event] * 20, delta=1e-9, relation="withhold") <= 30
 
 
-def test_many_randomized_responses_meet_their_exact_convolution() -> None:
+def test_many_randomised_responses_meet_their_exact_convolution() -> None:
     single = np.array([1, 2, math.exp(1.5)]) / (math.exp(1.5) + 3)
     exact = np.array([1.0])
     for _ in range(30):
         exact = np.convolve(exact, single)
     losses = 1.5 * np.arange(-30, 31)
-    event = RandomizedResponseEvent(epsilon=1.5, categories=4, count=30)
+    event = RandomisedResponseEvent(epsilon=1.5, categories=4, count=30)
     for at in (10.0, 20.0, 30.0):
         truth = float(exact @ np.maximum(-np.expm1(at - losses), 0))
         found = delta([event], epsilon=at, relation="replace")

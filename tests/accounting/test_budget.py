@@ -79,7 +79,7 @@ def test_methods_take_a_table_a_releaser_and_their_settings() -> None:
     """What may be spent is the releaser's to know; no method is told an epsilon beside it."""
     from halfmask.additive_model import fit_additive
     from halfmask.methods.fitted import LINEAR_METHODS, linear_method
-    from halfmask.methods.gd_lecture import fit_lecture
+    from halfmask.methods.gd import fit_lecture
     from halfmask.neural.method import fit_mlp
 
     methods = [linear_method(name) for name in LINEAR_METHODS]

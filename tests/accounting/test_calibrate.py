@@ -19,11 +19,11 @@ from halfmask.accounting.events import (
     Event,
     GaussianEvent,
     PoissonGaussianEvent,
-    RandomizedResponseEvent,
+    RandomisedResponseEvent,
+    Relation,
     event_from_json,
     event_to_json,
 )
-from halfmask.accounting.relations import Relation
 from halfmask.errors import AccountingError
 
 few = settings(max_examples=12, deadline=None)
@@ -41,7 +41,7 @@ events = st.one_of(
         contribution=st.sampled_from(["general", "label"]),
     ),
     st.builds(
-        RandomizedResponseEvent,
+        RandomisedResponseEvent,
         epsilon=st.floats(0.01, 3),
         categories=st.integers(2, 9),
         count=st.integers(1, 5),
@@ -157,7 +157,7 @@ def test_more_steps_than_the_limit_are_an_error() -> None:
 # wide enough for the first, the second seem to cost three times what they do.
 @example(
     parts=[
-        RandomizedResponseEvent(epsilon=1.5, categories=3),
+        RandomisedResponseEvent(epsilon=1.5, categories=3),
         PoissonGaussianEvent(noise_multiplier=8.0, rate=0.001, steps=39),
     ],
     relation="replace",
@@ -165,8 +165,8 @@ def test_more_steps_than_the_limit_are_an_error() -> None:
 )
 @example(
     parts=[
-        RandomizedResponseEvent(epsilon=2.9, categories=4, count=3),
-        RandomizedResponseEvent(epsilon=0.01, categories=6, count=4),
+        RandomisedResponseEvent(epsilon=2.9, categories=4, count=3),
+        RandomisedResponseEvent(epsilon=0.01, categories=6, count=4),
     ],
     relation="withhold",
     order=random.Random(0),

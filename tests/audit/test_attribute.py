@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfmask.accounting.budget import Budget
-from halfmask.accounting.events import GaussianEvent, RandomizedResponseEvent
-from halfmask.audit.attribute import GuessingGain, Inference, attribute_inference, draw
+from halfmask.accounting.events import GaussianEvent, RandomisedResponseEvent
+from halfmask.audit.model_audit import GuessingGain, Inference, attribute_inference, draw
 from halfmask.mechanisms.noise import noise_source
-from halfmask.report.attacker import most_right_guesses
+from halfmask.report.facts import most_right_guesses
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder
 from halfmask.training import train
@@ -30,7 +30,7 @@ def test_two_values_agree_with_the_best_possible_test(first, mu):
 def test_randomised_response_never_beats_the_bound(weights, epsilon):
     prior = np.array(weights) / sum(weights)
     count = len(prior)
-    event = RandomizedResponseEvent(epsilon=epsilon, categories=count)
+    event = RandomisedResponseEvent(epsilon=epsilon, categories=count)
     keep = np.exp(epsilon) / (np.exp(epsilon) + count - 1)
     told = np.full((count, count), (1 - keep) / (count - 1))
     np.fill_diagonal(told, keep)

@@ -16,8 +16,7 @@ from test_replay_vertical import corner, run_of
 
 import halfmask
 from halfmask.accounting.budget import Budget
-from halfmask.audit.mechanisms import MECHANISMS
-from halfmask.audit.mechanisms_additive import STAGES
+from halfmask.audit.mechanisms import MECHANISMS, STAGES
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods.additive import AdditivePlan
 

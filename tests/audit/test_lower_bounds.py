@@ -9,13 +9,9 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from halfmask.accounting import accountant
-from halfmask.accounting.events import (
-    GaussianEvent,
-    PoissonGaussianEvent,
-    RandomizedResponseEvent,
-)
+from halfmask.accounting.events import GaussianEvent, PoissonGaussianEvent, RandomisedResponseEvent
 from halfmask.accounting.gaussian import gaussian_epsilon
-from halfmask.audit.lower_bounds import (
+from halfmask.audit.distinguish import (
     at_least,
     at_most,
     curve_epsilon,
@@ -68,7 +64,7 @@ def test_curve_bound_of_a_gaussian_is_its_closed_form(mu, seen):
     [
         PoissonGaussianEvent(noise_multiplier=1.5, rate=0.25, steps=6),
         PoissonGaussianEvent(noise_multiplier=1.2, rate=0.1, steps=10, contribution="label"),
-        RandomizedResponseEvent(epsilon=1.0, categories=2),
+        RandomisedResponseEvent(epsilon=1.0, categories=2),
     ],
 )
 def test_an_advantage_the_claim_allows_never_refutes_it(event, relation):
@@ -97,7 +93,7 @@ def test_less_noise_scales_every_kind_of_event():
     events = [
         GaussianEvent(replace=1.0, withhold=0.5, count=2),
         PoissonGaussianEvent(noise_multiplier=2.0, rate=0.5, steps=3),
-        RandomizedResponseEvent(epsilon=1.0, categories=3),
+        RandomisedResponseEvent(epsilon=1.0, categories=3),
     ]
     gaussian, sampled, answer = with_less_noise(events, 2.0)
     assert (gaussian.replace, gaussian.withhold, gaussian.count) == (2.0, 1.0, 2)

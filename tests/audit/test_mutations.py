@@ -1,5 +1,8 @@
 """Break our own code on purpose: the audit, or a contract stated here, must notice each time."""
 
+import inspect
+import textwrap
+
 import numpy as np
 import pytest
 
@@ -8,10 +11,10 @@ from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit.distinguish import distinguish
 from halfmask.audit.mechanisms import MECHANISMS
-from halfmask.mechanisms import private_step, release
+from halfmask.mechanisms import release
+from halfmask.mechanisms import release as private_step
 from halfmask.mechanisms.noise import SystemNoise, add_gaussian, noise_source
 from halfmask.mechanisms.release import Releaser, Sensitivity
-from halfmask.mechanisms.sampling import poisson_rows
 from halfmask.methods import sgd
 from halfmask.table import Table
 
@@ -96,20 +99,29 @@ def test_a_forgotten_factor_two_in_the_accountant_is_refuted(monkeypatch):
             cache.cache_clear()
 
 
-def batch_agreement(steps=100):
-    """How often row 0 is in the public batch exactly when it is in the private one."""
-    batches = {"private": [], "public": []}
-    draw_private, draw_public = private_step.poisson_rows, sgd.uniform_rows
+def mutated(function, old, new, **more):
+    """`function` with a part of its own text exchanged, which must be there."""
+    source = textwrap.dedent(inspect.getsource(function))
+    assert old in source
+    names = {**function.__globals__, **more}
+    exec(source.replace(old, new), names)
+    return names[function.__name__]
+
+
+def batch_agreement(private_batches, steps=100):
+    """How often row 0 counts in the public gradient exactly when it is in the private batch."""
+    public_batches = []
+    draw, gradient = private_step.poisson_rows, sgd.SplitRows.public_gradient
 
     def private(rows, rate, source):
-        batches["private"].append(draw_private(rows, rate, source))
-        return batches["private"][-1]
+        private_batches.append(draw(rows, rate, source))
+        return private_batches[-1]
 
-    def public(rows, size, generator):
-        batches["public"].append(draw_public(rows, size, generator))
-        return batches["public"][-1]
+    def public(self, coef, rows):
+        public_batches.append(rows)
+        return gradient(self, coef, rows)
 
-    private_step.poisson_rows, sgd.uniform_rows = private, public
+    private_step.poisson_rows, sgd.SplitRows.public_gradient = private, public
     try:
         generator = np.random.default_rng(0)
         table = Table.from_arrays(generator.normal(size=(8, 2)), np.arange(8) % 2)
@@ -117,25 +129,20 @@ def batch_agreement(steps=100):
         config = sgd.SgdConfig(rate=0.5, steps=steps, public_batch=4)
         sgd.fit_sgd(table, Releaser(ledger, noise_source()), config)
     finally:
-        private_step.poisson_rows, sgd.uniform_rows = draw_private, draw_public
-    pairs = zip(batches["private"], batches["public"], strict=True)
+        private_step.poisson_rows, sgd.SplitRows.public_gradient = draw, gradient
+    pairs = zip(private_batches, public_batches, strict=True)
     return np.mean([(0 in one) == (0 in other) for one, other in pairs])
 
 
 def test_public_batches_are_drawn_apart_from_private_ones():
-    assert 0.3 < batch_agreement() < 0.7
+    assert 0.3 < batch_agreement([]) < 0.7
 
 
 def test_a_reused_private_batch_is_noticed(monkeypatch):
-    drawn = []
-
-    def shared(rows, size, generator):
-        drawn.append(poisson_rows(rows, 0.5, noise_source()))
-        return drawn[-1]
-
-    monkeypatch.setattr(sgd, "uniform_rows", shared)
-    monkeypatch.setattr(private_step, "poisson_rows", lambda rows, rate, source: drawn[-1])
-    assert batch_agreement() == 1
+    batches = []
+    old, new = "rows.public_gradient(coef, batch)", "rows.public_gradient(coef, batches[-1])"
+    monkeypatch.setattr(sgd, "descend", mutated(sgd.descend, old, new, batches=batches))
+    assert batch_agreement(batches) == 1
 
 
 class WatchedNoise(SystemNoise):
@@ -164,7 +171,7 @@ class WatchedLedger(MemoryLedger):
 def draws_before_the_charge():
     noise = WatchedNoise()
     ledger = WatchedLedger(noise)
-    Releaser(ledger, noise).gaussian(
+    Releaser(ledger, noise, whole_plan=True).gaussian(
         np.zeros(2),
         sensitivity=Sensitivity(replace=1.0, withhold=1.0),
         noise_std=1.0,
@@ -179,10 +186,7 @@ def test_nothing_is_drawn_before_it_is_charged():
 
 
 def test_a_charge_after_the_release_is_noticed(monkeypatch):
-    def late(self, value, *, sensitivity, noise_std, what):
-        released = add_gaussian(value, noise_std, self.noise)
-        self.gaussian_series(sensitivity=sensitivity, noise_std=noise_std, count=1, what=what)
-        return released
-
-    monkeypatch.setattr(Releaser, "gaussian", late)
+    paid, drawn = "self.pay()\n", "    noisy = add_gaussian(value, noise_std, self.noise)\n"
+    late = mutated(Releaser.noisy, paid + drawn, f"{drawn.strip()}\n    {paid}")
+    monkeypatch.setattr(Releaser, "noisy", late)
     assert draws_before_the_charge() == 1

@@ -11,12 +11,13 @@ import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner, Result
 
-from halfmask import encoding, frames, table
+from halfmask import table
 from halfmask.audit.neighbours import CONTAINERS, audit_encoding, containers
 from halfmask.cli import main
+from halfmask.data import encoding, frames
+from halfmask.data.cells import level_text
+from halfmask.data.frames import TEXT
 from halfmask.errors import DataError
-from halfmask.frames import TEXT
-from halfmask.schema import level_text
 
 
 def run(*args: object) -> Result:

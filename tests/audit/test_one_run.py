@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from halfmask.accounting.budget import Budget
-from halfmask.audit.one_run import Canaries, one_run, one_run_epsilon, p_value, take
+from halfmask.audit.model_audit import Canaries, one_run, one_run_epsilon, p_value, take
 from halfmask.datasets import load_adult
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import noise_source

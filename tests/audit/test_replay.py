@@ -26,16 +26,11 @@ from halfmask.accounting.ledger import Ledger, MemoryLedger
 from halfmask.audit import ReplayError, record, replay
 from halfmask.audit.transcript import recorded, replayed
 from halfmask.errors import InputError
-from halfmask.mechanisms import private_step, release
+from halfmask.mechanisms import release
+from halfmask.mechanisms import release as private_step
 from halfmask.mechanisms.noise import add_gaussian, noise_source
-from halfmask.methods import (
-    gd,
-    gd_sensitivity,
-    label_span,
-    moment_sensitivity,
-    one_shot,
-    unit_rows,
-)
+from halfmask.methods import gd, label_span, one_shot
+from halfmask.methods import moments as moment_sensitivity
 from halfmask.methods.gd import GdConfig
 from halfmask.table import Encoder
 from halfmask.training import METHODS
@@ -392,9 +387,9 @@ def test_a_forgotten_corner_of_the_slopes_is_found(monkeypatch: pytest.MonkeyPat
     def together(self: Any) -> float:
         return float(self._apart_slopes() * self.bounds.whole * self.clip)
 
-    monkeypatch.setattr(gd_sensitivity.BlockMoves, "together", together)
+    monkeypatch.setattr(gd.BlockMoves, "together", together)
     monkeypatch.setattr(
-        gd_sensitivity.BlockMoves, "private_block", lambda self: self.clip * self.bounds.private
+        gd.BlockMoves, "private_block", lambda self: self.clip * self.bounds.private
     )
     assert found(corner_pairs("levels", "two"), "gd", ONE_STEP)
 
@@ -405,12 +400,12 @@ def test_rows_of_a_unit_that_are_forgotten_are_found(
 ) -> None:
     pairs = list(corner_pairs("label", "two", unit=True))
     assert not found(pairs, method)
-    real = unit_rows.unit_weights
+    real = gd.unit_weights
 
     def forgotten(codes: Any, **known: Any) -> Any:
         return replace(real(codes, **known), rows=np.ones(len(codes)), most=1)
 
-    monkeypatch.setattr(unit_rows, "unit_weights", forgotten)
+    monkeypatch.setattr(gd, "unit_weights", forgotten)
     monkeypatch.setattr(one_shot, "unit_weights", forgotten)
     one = label_span.label_sensitivity
     monkeypatch.setattr(

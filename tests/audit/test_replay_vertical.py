@@ -24,28 +24,33 @@ from halfmask.audit.transcript import Recorder, Replayer
 from halfmask.mechanisms import release
 from halfmask.mechanisms.noise import add_gaussian, noise_source
 from halfmask.schema import Column, Label, Schema
-from halfmask.vertical import admm_party, aggregate, experts, newton
+from halfmask.vertical import admm_party, experts
+from halfmask.vertical import experts as aggregate
+from halfmask.vertical import experts as newton
 from halfmask.vertical import fdml as fdml_module
 from halfmask.vertical.admm import AdmmConfig
-from halfmask.vertical.admm_party import ShareNoise
-from halfmask.vertical.fdml import FdmlConfig, FdmlNoise
-from halfmask.vertical.files import read_task
-from halfmask.vertical.newton import NewtonConfig
-from halfmask.vertical.simulation import simulate_admm, simulate_experts, simulate_fdml
-from halfmask.vertical.task import Budget, Columns, Task
+from halfmask.vertical.experts import ExpertsConfig
+from halfmask.vertical.fdml import FdmlConfig
+from halfmask.vertical.files import PartyColumns, VerticalTable, read_vertical_table
+from halfmask.vertical.simulation import (
+    SimulationBudget,
+    simulate_admm,
+    simulate_experts,
+    simulate_fdml,
+)
 
 DELTA = 1e-6
 Doors = dict[int, Transcript]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched(Budget):
+class Watched(SimulationBudget):
     """A budget whose doors record, or replay what was recorded of the same parties."""
 
     told: Mapping[int, Transcript] | None = None
     opened: dict[int, Recorder] = field(default_factory=dict)
 
-    def door(self, ledger: Any, index: int) -> Recorder:
+    def releaser(self, ledger: Any, index: int) -> Recorder:
         if self.told is None:
             made = Recorder(ledger, noise_source(), whole_plan=True)
         else:
@@ -64,11 +69,11 @@ class Run:
     labels: MemoryLedger
 
 
-Simulate = Callable[[Task, Budget], Any]
+Simulate = Callable[[VerticalTable, SimulationBudget], Any]
 
 
 def run_of(
-    simulate: Simulate, task: Task, relation: str = "replace", told: Doors | None = None
+    simulate: Simulate, task: VerticalTable, relation: str = "replace", told: Doors | None = None
 ) -> Run:
     labels = MemoryLedger(epsilon=1e6, delta=DELTA)
     budget = Watched(epsilon=1.0, delta=DELTA, relation=relation, told=told, label_ledger=labels)  # type: ignore[arg-type]
@@ -121,14 +126,14 @@ def a_block(kind: str, rows: int, rng: np.random.Generator) -> np.ndarray:
 
 
 @st.composite
-def tasks(draw: st.DrawFn) -> tuple[Task, np.random.Generator, str]:
+def tasks(draw: st.DrawFn) -> tuple[VerticalTable, np.random.Generator, str]:
     """Two parties with columns of some kind, and labels."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     rows, kind = draw(st.integers(3, 12)), draw(BLOCKS)
     labels = rng.integers(0, 2, rows).astype(float)
     labels[:2] = 0.0, 1.0
     parts = tuple(
-        Columns(
+        PartyColumns(
             name=name,
             train=a_block(kind, rows, rng),
             row_norm=math.sqrt(2),
@@ -136,10 +141,10 @@ def tasks(draw: st.DrawFn) -> tuple[Task, np.random.Generator, str]:
         )
         for name in ("one", "two")
     )
-    return Task(columns=parts, labels=labels), rng, kind
+    return VerticalTable(columns=parts, labels=labels), rng, kind
 
 
-def with_row(task: Task, row: int, cells: np.ndarray, *, party: int = 0) -> Task:
+def with_row(task: VerticalTable, row: int, cells: np.ndarray, *, party: int = 0) -> VerticalTable:
     """The task with another row of one party's columns."""
     block = task.columns[party].train.copy()
     block[row] = cells
@@ -148,7 +153,9 @@ def with_row(task: Task, row: int, cells: np.ndarray, *, party: int = 0) -> Task
     return replace(task, columns=tuple(parts))
 
 
-def neighbour(task: Task, rng: np.random.Generator, kind: str, relation: str) -> Task:
+def neighbour(
+    task: VerticalTable, rng: np.random.Generator, kind: str, relation: str
+) -> VerticalTable:
     """One row of the first party's columns is another one, or zero."""
     row = int(rng.integers(len(task.labels)))
     block = task.columns[0].train
@@ -162,26 +169,23 @@ def neighbour(task: Task, rng: np.random.Generator, kind: str, relation: str) ->
 def admm(noise: str, *, hidden: bool = False, rounds: int = 3) -> Simulate:
     return lambda task, budget: simulate_admm(
         task,
-        AdmmConfig(rounds=rounds, rho=0.5),
-        noise=ShareNoise(kind=noise),  # type: ignore[arg-type]
+        AdmmConfig(rounds=rounds, rho=0.5, strength=1.0, noise=noise),  # type: ignore[arg-type]
         budget=budget,
         label_epsilon=1.0 if hidden else None,
     )
 
 
-def fdml(task: Task, budget: Budget) -> Any:
-    config = FdmlConfig(epochs=2, batch=4, step_size=1.0)
-    return simulate_fdml(task, config, noise=FdmlNoise(kind="row"), budget=budget)
+def fdml(task: VerticalTable, budget: SimulationBudget) -> Any:
+    return simulate_fdml(task, FdmlConfig(epochs=2, batch=4, step_size=1.0), budget=budget)
 
 
 def expert(labels: str, *, aggregate: bool = False) -> Simulate:
     return lambda task, budget: simulate_experts(
         task,
+        ExpertsConfig(steps=4, combine="aggregate" if aggregate else "fixed"),
         budget=budget,
         label_private=labels == "private",
         label_epsilon=1.0 if labels == "hidden" else None,
-        config=NewtonConfig(steps=4),
-        aggregate=aggregate,
     )
 
 
@@ -215,7 +219,7 @@ def over(strategy: Any, examples: int, check: Callable[[Any], object]) -> None:
 
 
 def check_party(name: str, relation: str) -> Callable[[Any], object]:
-    def check(drawn: tuple[Task, np.random.Generator, str]) -> None:
+    def check(drawn: tuple[VerticalTable, np.random.Generator, str]) -> None:
         task, rng, kind = drawn
         simulate = CASES[name]
         told = run_of(simulate, task, relation)
@@ -246,7 +250,7 @@ def test_no_label_moves_all_that_is_told_of_it_beyond_the_label_holders_charge(
     """Every party's model, its counts and the prior together, against the label holder's ledger."""
     simulate = expert("private", aggregate=aggregate)
 
-    def check(drawn: tuple[Task, np.random.Generator, str]) -> None:
+    def check(drawn: tuple[VerticalTable, np.random.Generator, str]) -> None:
         task, rng, _ = drawn
         labels = task.labels.copy()
         row = int(rng.integers(len(labels)))
@@ -266,7 +270,7 @@ def test_no_label_moves_all_that_is_told_of_it_beyond_the_label_holders_charge(
 def test_no_person_moves_all_parties_beyond_the_cost_that_is_stated(labels: str) -> None:
     simulate = expert(labels, aggregate=True)
 
-    def check(drawn: tuple[Task, np.random.Generator, str]) -> None:
+    def check(drawn: tuple[VerticalTable, np.random.Generator, str]) -> None:
         task, rng, kind = drawn
         row = int(rng.integers(len(task.labels)))
         other = task
@@ -288,7 +292,7 @@ def test_no_person_moves_all_parties_beyond_the_cost_that_is_stated(labels: str)
 def test_a_hidden_label_shows_in_its_own_answer_alone() -> None:
     simulate = expert("hidden")
 
-    def check(drawn: tuple[Task, np.random.Generator, str]) -> None:
+    def check(drawn: tuple[VerticalTable, np.random.Generator, str]) -> None:
         task, rng, _ = drawn
         labels = task.labels.copy()
         row = int(rng.integers(len(labels)))
@@ -325,11 +329,11 @@ def test_a_cell_in_a_partys_file_moves_nothing_but_its_own_row(tmp_path: Path) -
         found = cells[rng.integers(len(cells))]
         return "" if found is None else str(found).replace("\0", "")
 
-    def task_of(columns: dict[str, list[str]]) -> Task:
+    def task_of(columns: dict[str, list[str]]) -> VerticalTable:
         for party, own in {**names, "labels": ["y"]}.items():
             part = {name: columns[name] for name in ("id", *own)}
             pa_csv.write_csv(pa.table(part), tmp_path / f"{party}.csv")
-        return read_task(
+        return read_vertical_table(
             SCHEMA,
             id_column="id",
             label_file=tmp_path / "labels.csv",
@@ -359,14 +363,15 @@ def test_a_cell_in_a_partys_file_moves_nothing_but_its_own_row(tmp_path: Path) -
 # Broken on purpose: each mistake is found.
 
 
-def corner() -> tuple[Task, Task]:
+def corner() -> tuple[VerticalTable, VerticalTable]:
     """A row of the first party goes from one end to the other, its label staying."""
     block = np.zeros((40, 8))
     block[:, 0] = np.tile([1.0, 1.0, -1.0, 1.0], 10)
     parts = tuple(
-        Columns(name=name, train=block, row_norm=1.0, nonnegative=False) for name in ("one", "two")
+        PartyColumns(name=name, train=block, row_norm=1.0, nonnegative=False)
+        for name in ("one", "two")
     )
-    task = Task(columns=parts, labels=np.tile([0.0, 1.0, 0.0, 1.0], 10))
+    task = VerticalTable(columns=parts, labels=np.tile([0.0, 1.0, 0.0, 1.0], 10))
     return task, with_row(task, 0, -block[0])
 
 
@@ -395,12 +400,12 @@ def test_half_the_noise_of_a_party_is_found(name: str, monkeypatch: pytest.Monke
 def test_a_bound_for_batches_that_forgets_the_other_end_is_found(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = fdml_module.FdmlParty._door
+    real = fdml_module.FdmlParty._open
 
     def halved(self: Any, name: str, bound: float, releaser: Any) -> Any:
         return real(self, name, bound / 2 if name == what else bound, releaser)
 
-    monkeypatch.setattr(fdml_module.FdmlParty, "_door", halved)
+    monkeypatch.setattr(fdml_module.FdmlParty, "_open", halved)
     # Coefficients that take scores from end to end.
     monkeypatch.setattr(
         fdml_module.FdmlParty, "_exact_scores", lambda self, rows: 1e3 * self.matrix[rows, 0]

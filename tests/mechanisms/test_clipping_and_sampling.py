@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from halfmask.errors import InputError
 from halfmask.mechanisms.clipping import clip_rows, clip_weights, norm_of
 from halfmask.mechanisms.noise import SystemNoise, UnsafeSeededNoise, public_generator
-from halfmask.mechanisms.sampling import poisson_rows, uniform_rows
+from halfmask.mechanisms.release import poisson_rows, uniform_rows
 
 Floats = NDArray[np.float64]
 any_float = st.floats(allow_nan=True, allow_infinity=True, allow_subnormal=True)

@@ -12,13 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEvent
+from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEvent, Relation
 from halfmask.accounting.ledger import MemoryLedger
-from halfmask.accounting.relations import Relation
 from halfmask.errors import AccountingError, BudgetExceededError, HalfmaskError
 from halfmask.mechanisms.noise import SystemNoise, UnsafeSeededNoise
-from halfmask.mechanisms.private_step import PrivateStep, WeighedRows
-from halfmask.mechanisms.release import Releaser, Sensitivity
+from halfmask.mechanisms.release import (
+    SUM_RESERVE,
+    PrivateStep,
+    Releaser,
+    Sensitivity,
+    WeighedRows,
+    sum_reserve,
+)
 
 Floats = NDArray[np.float64]
 SENSITIVITY = Sensitivity.of_clipped_sum(1.0)
@@ -264,3 +269,24 @@ def test_the_ledger_s_budget_stops_a_release() -> None:
     with pytest.raises(BudgetExceededError):
         private_step(releaser, steps=1000)
     assert releaser.events == ()
+
+
+def test_noise_is_widened_for_the_rounding_of_as_many_rows_as_are_summed() -> None:
+    unit = 2.0**-53
+    assert sum_reserve(0) == sum_reserve(1 << 16) == SUM_RESERVE
+    for rows in (70_000, 10**6, 1 << 22):
+        # Two tables, each off by rows·unit·Σ norms in any order of summation.
+        assert sum_reserve(rows) >= 2 * rows**2 * unit
+    for rows in (10**7, 10**8, 10**9):
+        assert sum_reserve(rows) >= 2 * rows * (2**15 + rows / 2**15) * unit
+        assert sum_reserve(rows) < 0.03
+    assert sum_reserve(10**7) >= sum_reserve(1 << 22)
+    found = []
+    for rows in (0, 1 << 22):
+        releaser = Releaser(MemoryLedger(epsilon=9.0, delta=1e-6), UnsafeSeededNoise(1))
+        releaser.rows = rows
+        series = releaser.gaussian_series(
+            sensitivity=SENSITIVITY, noise_std=10.0, count=1, what="a sum"
+        )
+        found.append(series.release(np.zeros(4)))
+    assert np.allclose(found[1] / found[0], 1 + sum_reserve(1 << 22), rtol=1e-5)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from halfmask.mechanisms import ziggurat
+from halfmask.mechanisms import noise as ziggurat
 from halfmask.mechanisms.noise import SystemNoise, noise_grid
 
 DRAWS = 4_000_000

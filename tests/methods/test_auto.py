@@ -8,23 +8,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.methods import auto
 from halfmask.methods.auto import Problem, choose
-from halfmask.methods.planner import Task, plan
+from halfmask.methods.planner import RunFacts, plan
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder
 
 LOCATION = Problem(
-    rows=4000,
     public_columns=74,
     private_columns=372,
     label_private=False,
     task="classification",
     classes=30,
-    epsilon=8.0,
-    delta=1e-5,
 )
 
 
@@ -58,7 +54,7 @@ def test_columns_are_counted_not_their_features() -> None:
     )
     frame = pa.table({"x0": levels, "x1": levels, "x2": levels, "kind": [i % 3 for i in range(20)]})
     table = Encoder.fit(schema, frame).encode(frame)
-    problem = Problem.of(table, Budget(epsilon=1.0, delta=1e-5))
+    problem = Problem.of(table)
     assert (problem.private_columns, problem.public_columns) == (3, 0)
     assert choose(problem).method == "additive"
 
@@ -75,7 +71,7 @@ def test_nothing_to_protect_is_an_error() -> None:
 
 def test_a_plan_says_that_training_would_use_a_network() -> None:
     made = plan(
-        Task(
+        RunFacts(
             rows=4000,
             columns=446,
             public=74,

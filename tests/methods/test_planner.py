@@ -15,24 +15,21 @@ from halfmask.accounting.events import GaussianEvent, PoissonGaussianEvent
 from halfmask.errors import AccountingError, InputError
 from halfmask.methods import planner
 from halfmask.methods.auto import Choice, Problem, choose
-from halfmask.methods.planner import Task, expected_run, paper_plan, plan
+from halfmask.methods.planner import RunFacts, expected_run, paper_plan, plan
 
-ADULT = Task(rows=32561, columns=120, epsilon=1.0, delta=1e-6)
-MNIST = Task(rows=60000, columns=784, public=784, classes=10, epsilon=1.0, delta=1e-5)
+ADULT = RunFacts(rows=32561, columns=120, epsilon=1.0, delta=1e-6)
+MNIST = RunFacts(rows=60000, columns=784, public=784, classes=10, epsilon=1.0, delta=1e-5)
 
 
 @pytest.mark.parametrize("task", [ADULT, MNIST, replace(MNIST, classes=0)])
-def test_the_method_is_the_one_that_training_would_choose(task: Task) -> None:
+def test_the_method_is_the_one_that_training_would_choose(task: RunFacts) -> None:
     made = plan(task)
     problem = Problem(
-        rows=task.rows,
         public_columns=task.public,
         private_columns=task.columns - task.public,
         label_private=task.label_private,
         task="classification" if task.classes else "regression",
         classes=task.classes,
-        epsilon=task.epsilon,
-        delta=task.delta,
     )
     assert (made.method, made.reason) == (choose(problem).method, choose(problem).reason)
 
@@ -56,7 +53,7 @@ def test_rows_needed_reach_the_target_and_half_of_them_do_not(
     labels_only: bool,
     relation: Any,
 ) -> None:
-    task = Task(
+    task = RunFacts(
         rows=rows,
         columns=columns,
         epsilon=epsilon,
@@ -124,7 +121,7 @@ def test_sampled_sums_fall_with_n_where_single_labels_fall_with_its_root() -> No
 
 
 def test_no_bound_exceeds_the_width_of_the_ball() -> None:
-    tiny = Task(rows=2, columns=500, epsilon=0.01, delta=1e-9)
+    tiny = RunFacts(rows=2, columns=500, epsilon=0.01, delta=1e-9)
     assert expected_run(tiny, "gd").error <= 2
     assert plan(tiny).steps >= 1
 

@@ -34,7 +34,7 @@ from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit import ReplayError
 from halfmask.errors import InputError
 from halfmask.methods import additive
-from halfmask.methods.public_model import cross_fitted_public
+from halfmask.methods.free_model import cross_fitted_public
 from halfmask.schema import Column, Label, Schema, Unit
 
 

@@ -13,8 +13,15 @@ from roles import ROLES, releaser_of, table_of
 from halfmask.accounting.events import PoissonGaussianEvent
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.methods import sgd
-from halfmask.methods.sgd import DpSgdConfig, SgdConfig, descend, fit_dp_sgd, fit_sgd
-from halfmask.methods.split import SplitContributions, SplitRows
+from halfmask.methods.sgd import (
+    DpSgdConfig,
+    SgdConfig,
+    SplitContributions,
+    SplitRows,
+    descend,
+    fit_dp_sgd,
+    fit_sgd,
+)
 from halfmask.settings import config_for
 
 

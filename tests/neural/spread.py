@@ -262,7 +262,7 @@ def refused_charge(ranks: Ranks) -> str:
 
 def batches_drawn(ranks: Ranks) -> list[int]:
     """Which of 1,000 rows each machine's own randomness picks first."""
-    from halfmask.mechanisms.sampling import poisson_rows
+    from halfmask.mechanisms.release import poisson_rows
 
     return [int(row) for row in poisson_rows(1000, 0.02, noise_of(ranks))]
 

@@ -12,9 +12,9 @@ from halfmask.accounting.ledger import MemoryLedger
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import ALONE
-from halfmask.neural.correction import _steepest, correct_scores
+from halfmask.neural.default_recipe import Correction, _steepest
 from halfmask.neural.network import Mlp
-from halfmask.neural.trainer import TrainerConfig
+from halfmask.neural.trainer import TrainerConfig, train_privately
 
 
 @settings(max_examples=20, deadline=None)
@@ -56,12 +56,12 @@ def test_steps_that_would_overshoot_are_shortened() -> None:
     )
     real = rows.float()
     releaser = Releaser(MemoryLedger(epsilon=1e9, delta=1e-5, relation="replace"), noise_source(0))
-    corrected, done = correct_scores(
-        network, real, lambda some: real[some], labels, asked, releaser
-    )
-    assert done.learning_rate < 3.0
+    made = Correction.of(network, real, lambda some: real[some], labels, asked, ALONE)
+    assert made.trainer.learning_rate < 3.0
+    train_privately(made.head, made.rows, made.trainer, releaser)
+    corrected = made.corrected()
     with torch.no_grad():
         before, after = (
-            float(functional.cross_entropy(made(real), labels)) for made in (network, corrected)
+            float(functional.cross_entropy(each(real), labels)) for each in (network, corrected)
         )
     assert after < before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from halfmask.neural.discriminant import Discriminant, PublicClasses
+from halfmask.neural.class_means import Discriminant, PublicClasses
 from halfmask.neural.pretrain import as_rows
 
 CLASSES, PUBLIC, PRIVATE, ROWS = 3, 6, 10, 3000
@@ -31,7 +31,7 @@ def test_it_finds_the_nearest_class_and_the_network_says_the_same() -> None:
     shown, hidden, labels, means = rows(1)
     norm = float(np.sqrt(np.square(hidden).sum(1).mean()))
     classes = PublicClasses.of(shown, labels, CLASSES)
-    made = Discriminant.of(classes, means[:, PUBLIC:], private_norm=norm, left=0.0)
+    made = Discriminant.of(classes, means[:, PUBLIC:], private_norm=norm, noise_variance=0.0)
     scores = np.hstack([shown, hidden]) @ made.slopes.T + made.offsets
     far = np.square(np.hstack([shown, hidden])[:, None] - means[None]).sum(2)
     assert np.mean(scores.argmax(1) == far.argmin(1)) > 0.97
@@ -43,7 +43,7 @@ def test_noise_that_is_left_takes_weight_from_private_features() -> None:
     shown, _, labels, means = rows(2)
     classes = PublicClasses.of(shown, labels, CLASSES)
     sure, unsure = (
-        Discriminant.of(classes, means[:, PUBLIC:], private_norm=2.0, left=left)
+        Discriminant.of(classes, means[:, PUBLIC:], private_norm=2.0, noise_variance=left)
         for left in (0.0, 1.0)
     )
     assert np.array_equal(sure.slopes[:, :PUBLIC], unsure.slopes[:, :PUBLIC])
@@ -54,10 +54,10 @@ def test_columns_that_repeat_each_other_do_not_make_it_certain() -> None:
     shown, _, labels, means = rows(3)
     again = np.hstack([shown] * 8)
     classes = PublicClasses.of(again, labels, CLASSES)
-    made = Discriminant.of(classes, means[:, PUBLIC:], private_norm=2.0, left=0.0)
-    cooled = made.cooled(classes, again, labels)
-    factor = float(cooled.offsets[0] / made.offsets[0])
+    made = Discriminant.of(classes, means[:, PUBLIC:], private_norm=2.0, noise_variance=0.0)
+    calibrated = made.calibrated(classes, again, labels)
+    factor = float(calibrated.offsets[0] / made.offsets[0])
     assert 1 / 12 < factor < 1 / 5
     alone = PublicClasses.of(shown, labels, CLASSES)
-    kept = Discriminant.of(alone, means[:, PUBLIC:], private_norm=2.0, left=0.0)
-    assert 0.7 < float(kept.cooled(alone, shown, labels).offsets[0] / kept.offsets[0]) < 1.3
+    kept = Discriminant.of(alone, means[:, PUBLIC:], private_norm=2.0, noise_variance=0.0)
+    assert 0.7 < float(kept.calibrated(alone, shown, labels).offsets[0] / kept.offsets[0]) < 1.3

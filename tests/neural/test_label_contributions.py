@@ -12,12 +12,16 @@ from torch.nn import functional
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import PoissonGaussianEvent
 from halfmask.errors import InputError
+from halfmask.estimators import with_public_part
 from halfmask.mechanisms.noise import noise_source
-from halfmask.neural.flat import FlatParameters
-from halfmask.neural.label_contributions import LabelContributions, row_weights
-from halfmask.neural.network import Mlp
-from halfmask.neural.trainer import TrainerConfig, TrainingRows, train_privately
-from halfmask.public_function import with_public_part
+from halfmask.neural.network import FlatParameters, Mlp
+from halfmask.neural.trainer import (
+    LabelContributions,
+    TrainerConfig,
+    TrainingRows,
+    row_weights,
+    train_privately,
+)
 from halfmask.table import Table
 from halfmask.training import train
 

@@ -22,8 +22,7 @@ from halfmask.errors import DataError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.neural import mapped
 from halfmask.neural.mapped import mapped_parquet, network_rows
-from halfmask.neural.pretrain import PretrainConfig
-from halfmask.neural.rows import NetworkRows
+from halfmask.neural.pretrain import NetworkRows, PretrainConfig
 from halfmask.schema import Column, Label, Schema, Unit
 from halfmask.table import Encoder
 from halfmask.training import train
@@ -81,7 +80,7 @@ def test_mapped_rows_are_those_of_a_table_in_memory(
         assert np.array_equal(table.decoded.labels, expected.labels)
         assert np.array_equal(table.decoded.columns, expected.columns)
         assert table.decoded.inputs.private_norm == expected.inputs.private_norm
-        norms = np.linalg.norm(table.decoded.private.astype(np.float64), axis=1)
+        norms = np.linalg.norm(table.decoded.private_features.astype(np.float64), axis=1)
         assert norms.max() <= expected.inputs.private_norm * (1 + 2.0**-23)
         assert (table.n, table.units) == (len(own), len(own))
 

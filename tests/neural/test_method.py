@@ -21,22 +21,23 @@ from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.estimators import HalfmaskClassifier
 from halfmask.mechanisms.noise import noise_source, public_generator
-from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import ALONE
 from halfmask.model import Model
 from halfmask.neural.class_means import sum_sensitivity
 from halfmask.neural.config import StepsConfig
-from halfmask.neural.default_recipe import _cool
-from halfmask.neural.flat import FlatParameters
+from halfmask.neural.default_recipe import _calibrate
+from halfmask.neural.ghost import MlpGradients
 from halfmask.neural.inputs import Inputs
-from halfmask.neural.mlp_ghost import MlpGradients
-from halfmask.neural.model import NeuralModel
-from halfmask.neural.network import Mlp
+from halfmask.neural.method import (
+    LENGTH,
+    NeuralModel,
+    hidden_features,
+    learn_public_features,
+    regulariser_of,
+)
+from halfmask.neural.network import FlatParameters, Mlp
 from halfmask.neural.padding import PADDINGS, Padding, free_padding
-from halfmask.neural.pretrain import PretrainConfig, PublicRows, as_rows, averaged
-from halfmask.neural.public_features import LENGTH, learn_public_features
-from halfmask.neural.regularisers import hidden_features, regulariser_of
-from halfmask.neural.rows import NetworkRows
+from halfmask.neural.pretrain import NetworkRows, PretrainConfig, PublicRows, as_rows, averaged
 from halfmask.neural.trainer import TrainerConfig, public_gradient
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder, Table
@@ -308,16 +309,16 @@ def test_weights_stay_in_the_ball_that_was_asked_for() -> None:
 
 def test_scores_that_are_too_sure_are_scaled_down() -> None:
     data = NetworkRows.of(tables())
-    width = data.shown.shape[1] + data.private.shape[1]
+    width = data.public_features.shape[1] + data.private_features.shape[1]
     network = Mlp((width, 5, data.classes), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         network.linear[-1].weight.mul_(200.0)
     padding = free_padding("zero", data.inputs, np.random.default_rng(0))
-    padded = as_rows(data.shown, padding.fill(data.labels, np.random.default_rng(0)))
+    padded = as_rows(data.public_features, padding.fill(data.labels, np.random.default_rng(0)))
     labels = torch.from_numpy(data.labels)
     with torch.no_grad():
         before = network(padded)
-        _cool(network, data, padding, ALONE)
+        _calibrate(network, data, padding, ALONE)
         after = network(padded)
     assert torch.equal(before.argmax(1), after.argmax(1))
     assert functional.cross_entropy(before, labels) > 2.0
@@ -326,16 +327,15 @@ def test_scores_that_are_too_sure_are_scaled_down() -> None:
 
 def test_a_spent_ledger_refuses() -> None:
     ledger = MemoryLedger(epsilon=1.0, delta=1e-5, relation="replace")
-    Releaser(ledger, noise_source(1))
+    budget = Budget(epsilon=1.0, delta=1e-5)
+    given: dict[str, Any] = {"noise": noise_source(1), "options": {"pretrain": FAST}}
+    train(tables(), budget, method="mlp", ledger=ledger, **given)
+    spent = ledger.events()
+    assert spent
+    assert ledger.spent() > 0.9
     with pytest.raises(BudgetExceededError):
-        train(
-            tables(),
-            Budget(epsilon=4.0, delta=1e-5),
-            method="mlp",
-            noise=noise_source(1),
-            ledger=ledger,
-            options={"pretrain": FAST},
-        )
+        train(tables(), budget, method="mlp", ledger=ledger, **given)
+    assert ledger.events() == spent
 
 
 def test_sensitivity_of_signed_rows_is_twice_the_norm() -> None:
@@ -448,7 +448,7 @@ def test_a_start_from_neighbours_needs_public_columns() -> None:
 
 
 def test_a_large_table_is_sampled_for_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    from halfmask.neural import public_features
+    from halfmask.neural import method as public_features
 
     monkeypatch.setattr(public_features, "_MOST_ROWS", 50)
     asked: list[int] = []

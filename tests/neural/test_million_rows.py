@@ -121,8 +121,8 @@ def _trainer(rows, padding):
 
     from halfmask.mechanisms.noise import noise_source
     from halfmask.mechanisms.release import Releaser
+    from halfmask.neural.ghost import StructuredRows
     from halfmask.neural.network import Mlp
-    from halfmask.neural.structured import StructuredRows
     from halfmask.neural.trainer import TrainerConfig, TrainingRows, train_privately
 
     table = torch.from_numpy(padding.table.astype(np.float32))

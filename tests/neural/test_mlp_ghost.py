@@ -10,11 +10,9 @@ from one_by_one import clipped, cross_entropy, differences, relative_error
 from torch import Tensor
 
 from halfmask.errors import InputError
-from halfmask.neural.contributions import FLOAT32_RESERVE
-from halfmask.neural.flat import FlatParameters
-from halfmask.neural.mlp_ghost import CLIP_MARGIN, MlpGradients, clip_weights
-from halfmask.neural.network import Mlp
-from halfmask.neural.structured import StructuredRows
+from halfmask.neural.ghost import CLIP_MARGIN, MlpGradients, StructuredRows, clip_weights
+from halfmask.neural.network import FlatParameters, Mlp
+from halfmask.neural.trainer import FLOAT32_RESERVE
 
 small = st.integers(1, 7)
 

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halfmask.neural.contributions import FLOAT32_RESERVE
-from halfmask.neural.mlp_ghost import CLIP_MARGIN, MlpGradients
+from halfmask.neural.ghost import CLIP_MARGIN, MlpGradients
 from halfmask.neural.network import Mlp
+from halfmask.neural.trainer import FLOAT32_RESERVE
 
 
 @settings(max_examples=150, deadline=None)

@@ -16,11 +16,10 @@ from click.testing import CliRunner
 from pyarrow import parquet
 
 from halfmask.cli import main
-from halfmask.datasets import load_mnist
-from halfmask.datasets.binary_tables import LOCATION_CLASSES, LOCATION_COLUMNS, load_location30
-from halfmask.experiments.feature_privacy import public_columns, zero_or_one
-from halfmask.experiments.location30 import PUBLIC_COLUMNS, TRAIN_ROWS
 from halfmask.schema import Column, Label, Schema
+from halfmask_lab.feature_privacy import public_columns, zero_or_one
+from halfmask_lab.loaders import LOCATION_CLASSES, LOCATION_COLUMNS, load_location30, load_mnist
+from halfmask_lab.location30 import PUBLIC_COLUMNS, TRAIN_ROWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "sources.md"
 

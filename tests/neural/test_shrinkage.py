@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halfmask.neural.shrinkage import shrunk_means
+from halfmask.neural.class_means import shrunk_means
 
 CLASSES, FEATURES, ROWS = 8, 120, 100.0
 
@@ -29,7 +29,7 @@ def test_quiet_means_stay_as_they_are() -> None:
     counts = np.full(CLASSES, ROWS)
     found = shrunk_means(true * ROWS, counts, 1e-6, non_negative=True, public_means=public)
     assert np.allclose(found.means, true, atol=1e-5)
-    assert found.variance < 1e-12
+    assert found.noise_variance < 1e-12
 
 
 def test_noisy_means_come_closer_and_classes_that_are_alike_help() -> None:
@@ -40,7 +40,7 @@ def test_noisy_means_come_closer_and_classes_that_are_alike_help() -> None:
     helped = shrunk_means(noisy, counts, 30.0, non_negative=True, public_means=public)
     assert error(alone.means, true) < error(np.clip(noisy / ROWS, 0, 1), true) / 2
     assert error(helped.means, true) < 0.95 * error(alone.means, true)
-    assert 0 < helped.variance < 0.3**2
+    assert 0 < helped.noise_variance < 0.3**2
 
 
 def test_classes_that_are_all_the_same_become_the_same() -> None:
@@ -72,6 +72,6 @@ def test_any_release_gives_finite_means(
     found = shrunk_means(sums, counts, noise, non_negative=bool(seed % 2), public_means=public)
     assert found.means.shape == sums.shape
     assert np.isfinite(found.means).all()
-    assert np.isfinite(found.variance)
+    assert np.isfinite(found.noise_variance)
     if seed % 2:
         assert (found.means >= 0).all()

@@ -14,15 +14,16 @@ from halfmask.accounting.events import PoissonGaussianEvent
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import BudgetExceededError, DataError, InputError
 from halfmask.mechanisms.noise import noise_source
-from halfmask.mechanisms.private_step import PrivateStep
-from halfmask.mechanisms.release import Releaser
+from halfmask.mechanisms.release import PrivateStep, Releaser
 from halfmask.neural.checkpoint import Checkpoint
-from halfmask.neural.contributions import NetworkContributions
-from halfmask.neural.flat import FlatParameters
-from halfmask.neural.mlp_ghost import MlpGradients
-from halfmask.neural.network import Mlp
-from halfmask.neural.structured import StructuredRows
-from halfmask.neural.trainer import TrainerConfig, TrainingRows, train_privately
+from halfmask.neural.ghost import MlpGradients, StructuredRows
+from halfmask.neural.network import FlatParameters, Mlp
+from halfmask.neural.trainer import (
+    NetworkContributions,
+    TrainerConfig,
+    TrainingRows,
+    train_privately,
+)
 
 N, PUBLIC, WIDTH, CLASSES = 60, 3, 7, 3
 

@@ -17,10 +17,9 @@ from halfmask.mechanisms.shards import ALONE
 from halfmask.model import Model
 from halfmask.neural import default_recipe
 from halfmask.neural.config import MlpConfig
+from halfmask.neural.default_recipe import _widened, columns_work_together
 from halfmask.neural.network import Mlp
-from halfmask.neural.pretrain import PretrainConfig
-from halfmask.neural.rows import NetworkRows
-from halfmask.neural.warm_start import _widened, columns_work_together
+from halfmask.neural.pretrain import NetworkRows, PretrainConfig
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder, Table
 from halfmask.training import train
@@ -139,8 +138,8 @@ def test_release_or_steps(
 ) -> None:
     monkeypatch.setattr(default_recipe, "columns_work_together", lambda *given: related)
     releaser = Releaser(MemoryLedger(epsilon=epsilon, delta=1e-5), noise_source(0))
-    given = (wide(rows), releaser, MlpConfig())
-    assert default_recipe._steps_serve_better(*given) is steps
+    way = default_recipe.default_way(wide(rows), releaser, MlpConfig(), label_private=False)
+    assert way == ("warm-start" if steps else "class-means")
 
 
 def test_without_public_columns_there_is_nothing_to_start_from() -> None:

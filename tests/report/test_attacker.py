@@ -13,12 +13,7 @@ from scipy.stats import norm
 from halfmask.accounting.accountant import epsilon
 from halfmask.accounting.events import GaussianEvent, PoissonGaussianEvent
 from halfmask.errors import InputError
-from halfmask.report.attacker import (
-    attacker_gains,
-    belief_after,
-    most_evidence,
-    most_right_guesses,
-)
+from halfmask.report.facts import attacker_gains, belief_after, most_evidence, most_right_guesses
 
 MU = st.floats(0.05, 4.0)
 GRID = np.linspace(-12, 16, 60_001)

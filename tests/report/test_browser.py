@@ -12,8 +12,8 @@ import pytest
 from hostile import Trained, run
 
 from chromium import BINARY, Chromium
+from halfmask.losses import PublicLoss
 from halfmask.model import Model
-from halfmask.public_loss import PublicLoss
 
 pytestmark = pytest.mark.skipif(
     BINARY is None, reason="chromium is not installed: apt-get install chromium"

@@ -16,9 +16,8 @@ from halfmask.accounting.ledger import Ledger
 from halfmask.errors import DataError
 from halfmask.model import Model
 from halfmask.report.card import card
-from halfmask.report.facts import gather
+from halfmask.report.facts import calibration_bins, gather, measure, roc_points
 from halfmask.report.html import page
-from halfmask.report.measured import calibration_bins, measure, roc_points
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from hostile import Trained, run
 
 from halfmask.accounting.ledger import Ledger
 from halfmask.errors import LedgerError
-from halfmask.model_ledger import ledger_of, link_ledger
+from halfmask.model_folder import ledger_of, link_ledger
 from halfmask.report.facts import gather
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 
 from halfmask.report import plots
-from halfmask.report.figures import inline_svg
+from halfmask.report.plots import inline_svg
 
 NAME = "$\\frac{x$ <b>"
 LINE = [(0.0, 0.0), (0.4, 0.7), (1.0, 1.0)]

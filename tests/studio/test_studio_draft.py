@@ -15,7 +15,7 @@ from workbench import Bench, bench, write_rows
 
 from halfmask.errors import InputError
 from halfmask.schema import Column, Label, Schema, Unit
-from halfmask.studio.known import Known, read_known, shown_name, written
+from halfmask.studio.draft import Known, read_known, shown_name, written
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -325,7 +325,7 @@ def test_the_band_holds_most_of_what_was_measured() -> None:
     """Four of five measured cases lie within the band that is drawn for a table like theirs."""
     from halfmask.accounting.budget import Budget
     from halfmask.studio import price
-    from halfmask.studio.measured import DELTA, EPSILONS, KEPT, TABLES
+    from halfmask.studio.price import DELTA, EPSILONS, KEPT, TABLES
 
     inside = []
     for (table, roles), values in KEPT.items():
@@ -341,7 +341,7 @@ def test_the_band_holds_most_of_what_was_measured() -> None:
 def test_the_line_agrees_with_the_means_of_all_tables() -> None:
     from halfmask.accounting.budget import Budget
     from halfmask.studio import price
-    from halfmask.studio.measured import DELTA, EPSILONS, KEPT, TABLES
+    from halfmask.studio.price import DELTA, EPSILONS, KEPT, TABLES
 
     for roles in ("all", "half", "features", "label"):
         for place, epsilon in enumerate(EPSILONS):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halfmask.reading import open_rows
+from halfmask.data.reading import open_rows
 from halfmask.studio.server import Guard, application
 from halfmask.studio.workshop import Files, Workshop
 

@@ -12,17 +12,15 @@ from sklearn.linear_model import LogisticRegression
 
 from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
-from halfmask.audit.refutations.certain import theorem_1_noise
+from halfmask.audit.refutations import theorem_1_noise
 from halfmask.errors import AccountingError, BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
-from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, run_admm
+from halfmask.vertical.admm import LOSSES, AdmmConfig, DivergenceWarning, loss_named, run_admm
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise
 from halfmask.vertical.block import Ball, Box
 from halfmask.vertical.channel import LocalChannel
-from halfmask.vertical.labels import hide_labels
-from halfmask.vertical.loss import LOSSES, loss_named
-from halfmask.vertical.party import admm_party
+from halfmask.vertical.party import hide_labels
 
 
 def sides(matrix, parties, **options):
@@ -31,7 +29,7 @@ def sides(matrix, parties, **options):
 
 
 def channel_of(named):
-    return LocalChannel({name: admm_party(name, side) for name, side in named.items()})
+    return LocalChannel(named)
 
 
 def coefficients(named):
@@ -123,7 +121,7 @@ def test_a_run_resumes_after_any_finished_round(columns):
     run_admm(channel_of(whole), labels, AdmmConfig(rounds=10))
     channel = channel_of(halves)
     first = run_admm(channel, labels, AdmmConfig(rounds=4))
-    run_admm(channel, labels, AdmmConfig(rounds=10), state=first.state)
+    run_admm(channel, labels, AdmmConfig(rounds=10), state=first)
     assert np.array_equal(coefficients(whole), coefficients(halves))
 
 
@@ -150,12 +148,12 @@ def test_private_shares_are_charged_once_and_never_more_than_agreed(
         for side in named.values():
             assert not np.allclose(side.released, side.block.scores(side.x))
         with pytest.raises(AccountingError):
-            run_admm(channel, labels, AdmmConfig(update=update, rounds=5), state=result.state)
+            run_admm(channel, labels, AdmmConfig(update=update, rounds=5), state=result)
 
 
 def test_the_noise_of_a_share_has_the_declared_size(columns, releaser):
     """Isotropic in R^N, with std = bound·√rounds/μ: measured on many rounds of one target."""
-    from halfmask.vertical.sensitivity import row_sensitivity
+    from halfmask.vertical.admm_party import row_sensitivity
 
     matrix, _ = columns
     noise = ShareNoise(kind="row", rounds=40, ratio=0.5, radius=2.0, target_bound=3.0)
@@ -200,7 +198,7 @@ def test_the_broadcast_dual_gives_labels_away_unless_they_are_hidden(columns):
     matrix, labels = columns
     zero_one = (labels + 1) / 2
     result = run_admm(channel_of(sides(matrix, 2, strength=1.0)), labels, AdmmConfig(rounds=3))
-    assert np.array_equal(np.sign(result.state.dual), -labels)
+    assert np.array_equal(np.sign(result.dual), -labels)
 
     ledger = MemoryLedger(epsilon=1.0, delta=1e-6)
     hidden = hide_labels(zero_one, epsilon=1.0, releaser=Releaser(ledger, noise_source(5)))
@@ -208,7 +206,7 @@ def test_the_broadcast_dual_gives_labels_away_unless_they_are_hidden(columns):
     result = run_admm(
         channel_of(sides(matrix, 2, strength=1.0)), hidden.signed, AdmmConfig(rounds=3)
     )
-    agree = np.mean(np.sign(result.state.dual) == -labels)
+    agree = np.mean(np.sign(result.dual) == -labels)
     assert agree == pytest.approx(1 / (1 + np.exp(-1)), abs=0.12)
 
 

@@ -15,19 +15,22 @@ from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
-from halfmask.vertical.aggregate import (
+from halfmask.vertical.channel import LocalChannel, PartyError
+from halfmask.vertical.experts import (
     BINS,
-    SHARE,
+    COUNTS_SHARE,
+    ExpertParty,
+    ExpertRows,
+    ExpertsConfig,
     count_costs,
     count_scores,
     count_sensitivity,
+    fixed_rule,
     recalibrated,
-    weights_from_counts,
+    rule_from_counts,
+    train_experts,
 )
-from halfmask.vertical.channel import LocalChannel, PartyError
-from halfmask.vertical.coordinator import Coordinator
-from halfmask.vertical.experts import ExpertParty, fixed_rule, rule_from_counts, train_experts
-from halfmask.vertical.newton import ExpertRows, NewtonConfig
+from halfmask.vertical.party import Coordinator
 
 SCORES = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True), st.sampled_from([-4.0, -3.5, 0.0, 3.5, 4.0])
@@ -85,7 +88,7 @@ def test_a_calibrated_expert_is_left_as_it_is_and_an_empty_one_is_ignored():
     empty = count_scores(rng.normal(0, 1.2, 40_000), ones.astype(float))
     assert recalibrated(empty)[1] < 0.05
     for order in ((good, empty), (empty, good)):
-        weights, _ = weights_from_counts(order, 0.3, 0.7)
+        weights = rule_from_counts(order, 0.3, 0.7).weights
         assert sorted(weights)[0] < 0.05
         assert sorted(weights)[1] == pytest.approx(1.0, abs=0.05)
 
@@ -94,10 +97,10 @@ def test_a_calibrated_expert_is_left_as_it_is_and_an_empty_one_is_ignored():
 @given(seed=st.integers(0, 2**31), size=st.sampled_from([0.0, 1.0, 1e3, 1e9]))
 def test_any_noise_gives_finite_weights_that_are_never_negative(seed, size):
     noise = np.random.default_rng(seed).normal(size=(3, 2, BINS)) * size
-    weights, intercept = weights_from_counts(list(noise), 0.2, 0.7)
-    assert np.all(np.isfinite(weights))
-    assert min(weights) >= 0
-    assert math.isfinite(intercept)
+    rule = rule_from_counts(list(noise), 0.2, 0.7)
+    assert np.all(np.isfinite(rule.weights))
+    assert min(rule.weights) >= 0
+    assert math.isfinite(rule.intercept)
 
 
 def experts(share, ratio=None, epsilon=1.0, relation="replace", columns=(4, 3)):
@@ -116,16 +119,16 @@ def experts(share, ratio=None, epsilon=1.0, relation="replace", columns=(4, 3)):
             ratio=ratio or gaussian_mu(epsilon, 1e-6) * (1 - 1e-9),
             releaser=Releaser(ledger, noise_source(index)),
             aggregate_share=share,
-            config=NewtonConfig(),
+            config=ExpertsConfig(),
         )
         for index, (name, block, ledger) in enumerate(zip("ab", blocks, ledgers, strict=True))
     }
-    channel = LocalChannel({name: side.party for name, side in parties.items()})
+    channel = LocalChannel(parties)
     return parties, Coordinator(channel, labels), ledgers, blocks
 
 
 def test_model_and_counts_together_cost_what_was_asked():
-    parties, coordinator, ledgers, _ = experts(SHARE)
+    parties, coordinator, ledgers, _ = experts(COUNTS_SHARE)
     result = train_experts(coordinator, prior=0.5, aggregate=True)
     assert "DP aggregate" in result.combination.rule
     for side, ledger in zip(parties.values(), ledgers, strict=True):
@@ -142,7 +145,7 @@ def test_model_and_counts_together_cost_what_was_asked():
 
 def test_counts_that_cannot_be_paid_for_are_not_released():
     mu = gaussian_mu(1.0, 1e-6)
-    _, coordinator, ledgers, _ = experts(SHARE, ratio=mu * 1.02)
+    _, coordinator, ledgers, _ = experts(COUNTS_SHARE, ratio=mu * 1.02)
     with pytest.raises(BudgetExceededError):
         train_experts(coordinator, prior=0.5, aggregate=True)
     assert len(ledgers[0].events()) == 1
@@ -150,7 +153,7 @@ def test_counts_that_cannot_be_paid_for_are_not_released():
 
 def test_the_aggregate_finds_the_expert_that_knows_something():
     """The fixed rule takes the first party in full, whatever it knows; the aggregate does not."""
-    parties, coordinator, _, blocks = experts(SHARE)
+    parties, coordinator, _, blocks = experts(COUNTS_SHARE)
     prior = float(coordinator.labels.mean())
     found = train_experts(coordinator, prior=prior, aggregate=True)
     scores = [side.scores(block) for side, block in zip(parties.values(), blocks, strict=True)]

@@ -8,8 +8,7 @@ from scipy import sparse
 from sklearn.linear_model import Lasso, Ridge
 
 from halfmask.errors import InputError
-from halfmask.vertical.block import REGULARISERS, Ball, Block, Box
-from halfmask.vertical.rows import bounded_rows
+from halfmask.vertical.block import REGULARISERS, Ball, Block, Box, bounded_rows
 
 CONSTRAINTS = [None, Ball(radius=0.3), Box(low=-0.1, high=0.2)]
 

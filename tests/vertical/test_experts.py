@@ -19,16 +19,18 @@ from halfmask.errors import BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.vertical.channel import LocalChannel, Message
-from halfmask.vertical.coordinator import Coordinator
 from halfmask.vertical.experts import (
     ExpertParty,
+    ExpertRows,
+    ExpertsConfig,
     class_prior,
     combined_ratio,
+    expert_costs,
     fixed_rule,
+    noisy_newton,
     train_experts,
 )
-from halfmask.vertical.labels import hide_labels
-from halfmask.vertical.newton import ExpertRows, NewtonConfig, expert_costs, noisy_newton
+from halfmask.vertical.party import Coordinator, hide_labels
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -87,7 +89,7 @@ def test_no_neighbour_moves_the_releases_further_than_was_charged(
         noisy_newton(table, labels, rows=rows, ratio=0.3, releaser=recorder)
         return np.concatenate([value.ravel() for value in recorder.values])
 
-    costs = expert_costs(rows, 0.3, NewtonConfig())
+    costs = expert_costs(rows, 0.3, ExpertsConfig())
     replaced, withheld, relabelled = matrix.copy(), matrix.copy(), targets.copy()
     replaced[0] = other_rows[0] if rng.random() < 0.5 or nonnegative else -matrix[0] * 9
     withheld[0] = 0
@@ -116,7 +118,7 @@ def test_charges_add_up_to_the_ratio_and_come_first():
     total = math.sqrt(sum(event.count * event.replace**2 for event in door.events))
     assert total == pytest.approx(ratio, rel=1e-9)
     withheld = math.sqrt(sum(event.count * event.withhold**2 for event in door.events))
-    assert withheld == pytest.approx(expert_costs(rows, ratio, NewtonConfig()).withhold, rel=1e-9)
+    assert withheld == pytest.approx(expert_costs(rows, ratio, ExpertsConfig()).withhold, rel=1e-9)
     with pytest.raises(BudgetExceededError):
         noisy_newton(matrix, labels, rows=rows, ratio=ratio, releaser=door)
 
@@ -124,7 +126,7 @@ def test_charges_add_up_to_the_ratio_and_come_first():
 @pytest.mark.parametrize("nonnegative", [False, True])
 def test_a_withheld_row_costs_half_where_the_label_is_private(nonnegative):
     rows = ExpertRows(row_norm=3.0, nonnegative=nonnegative, label_private=True)
-    assert expert_costs(rows, 0.3, NewtonConfig()).withhold == pytest.approx(0.15)
+    assert expert_costs(rows, 0.3, ExpertsConfig()).withhold == pytest.approx(0.15)
 
 
 @given(
@@ -151,7 +153,7 @@ def test_no_slope_is_longer_than_its_bound_and_its_mean_is_right(p, share, exces
 @pytest.mark.skipif("HALFMASK_DATA" not in os.environ, reason="needs the published a9a")
 @pytest.mark.parametrize(("epsilon", "most"), [(1.0, 0.3300), (0.3, 0.3350)])
 def test_experts_on_a9a_reach_their_bars(epsilon, most):
-    from halfmask.experiments.a9a import _experts, a9a_task
+    from halfmask_lab.a9a import _experts, a9a_task
 
     found = _experts(a9a_task(None), epsilon, False, seed=0, draws=10)
     assert found["mean"] <= most
@@ -195,7 +197,7 @@ def experts():
         )
         for index, (name, cut) in enumerate(cuts.items())
     }
-    channel = LocalChannel({name: side.party for name, side in parties.items()})
+    channel = LocalChannel(parties)
     test = ([matrix[4000:, cut] for cut in cuts.values()], labels[4000:])
     return parties, Coordinator(channel, labels[:4000]), test
 
@@ -210,7 +212,7 @@ def log_loss(combination, parties, test):
 
 def test_experts_learn_and_release_what_each_party_allows(experts):
     parties, coordinator, test = experts
-    prior = class_prior(coordinator.labels, private=False, ratio=1.0, releaser=None)
+    prior = class_prior(coordinator.labels, private=False)
     result = train_experts(coordinator, prior=prior)
     constant = np.mean(np.logaddexp(0, -(2 * test[1] - 1) * math.log(prior / (1 - prior))))
     assert log_loss(result.combination, parties, test) < constant - 0.02
@@ -224,7 +226,7 @@ def test_training_rows_are_never_scored(experts):
     train_experts(coordinator, prior=0.5)
     for name in ("train", "", "test"):
         with pytest.raises(InputError, match="does not answer"):
-            parties["a"].party.answer(
+            parties["a"].answer(
                 Message(kind="expert-score", run=coordinator.run, round=2, values={"rows": name})
             )
 
@@ -253,7 +255,7 @@ def test_the_prior_of_private_labels_is_charged(releaser):
     assert door.events[0].replace == pytest.approx(0.5)
     assert noisy != 0.3
     assert noisy == pytest.approx(0.3, abs=0.02)
-    assert class_prior(labels, private=False, ratio=0.5, releaser=None) == 0.3
+    assert class_prior(labels, private=False) == 0.3
     with pytest.raises(InputError):
         class_prior(labels, private=True, ratio=0.5, releaser=None)
 
@@ -278,4 +280,4 @@ def test_two_parties_at_one_cost_a_person_more():
 )
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(InputError):
-        NewtonConfig(**wrong)
+        ExpertsConfig(**wrong)

@@ -13,16 +13,15 @@ from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
-from halfmask.mechanisms.paid_rows import PaidRows
-from halfmask.mechanisms.release import Releaser, Sensitivity
+from halfmask.mechanisms.release import PaidRows, Releaser, Sensitivity
+from halfmask.vertical.admm import loss_named
 from halfmask.vertical.channel import LocalChannel, Message
 from halfmask.vertical.fdml import FdmlConfig, FdmlNoise, FdmlParty, run_fdml
-from halfmask.vertical.loss import loss_named
-from halfmask.vertical.task import Budget
+from halfmask.vertical.simulation import SimulationBudget
 
 
 def channel_of(parties):
-    return LocalChannel({name: side.party for name, side in parties.items()})
+    return LocalChannel(parties)
 
 
 def test_without_noise_it_descends(columns):
@@ -36,7 +35,9 @@ def test_without_noise_it_descends(columns):
         scores = sum(side.matrix @ side.x for side in parties.values())
         return {"loss": float(loss_named("logistic").value(scores, labels).mean())}
 
-    history = run_fdml(channel_of(parties), labels, FdmlConfig(epochs=15, batch=32), watch=watch)
+    history = run_fdml(
+        channel_of(parties), labels, FdmlConfig(epochs=15, batch=32, noise="none"), watch=watch
+    )
     assert history[-1]["loss"] < 0.6 * math.log(2)
     assert history[-1]["loss"] < history[0]["loss"]
 
@@ -48,19 +49,19 @@ def test_row_noise_charges_each_row_once_an_epoch(columns, releaser):
     party = FdmlParty("a", matrix, strength=1.0, noise=noise, releaser=door)
     total = sum(event.count * event.replace**2 for event in door.events)
     assert total == pytest.approx(2.0**2)
-    config = FdmlConfig(epochs=3, batch=50)
+    config = FdmlConfig(epochs=3, batch=50, noise="none")
     run_fdml(channel_of({"a": party}), labels, config)
     step = {"slopes": np.ones(1)}
     for kind, more in (("fdml-scores", {}), ("fdml-step", step)):
         request = Message(
             kind=kind,
-            run=party.party._run,
+            run=party._run,
             round=99,
             arrays={"rows": np.array([0]), **more},
             values={"step_size": 0.1},
         )
         with pytest.raises(InputError, match="more often"):
-            party.party.answer(request)
+            party.answer(request)
 
 
 @settings(max_examples=50, deadline=None)
@@ -114,9 +115,9 @@ def test_scores_and_steps_of_a_simulation_are_one_charge(columns):
     """Half of what one party needs is left in its ledger: nothing is charged to it."""
     mu = gaussian_mu(1.0, 1e-6)
     ledger = MemoryLedger(epsilon=gaussian_epsilon(0.9 * mu, 1e-6), delta=1e-6)
-    budget = Budget(epsilon=1.0, delta=1e-6, ledgers={"a": ledger})
-    door = budget.releaser("a", 0)
-    noise = FdmlNoise(kind="row", epochs=3, ratio=budget.ratio(1.0))
+    budget = SimulationBudget(epsilon=1.0, delta=1e-6, ledgers={"a": ledger})
+    door = budget.of_party("a", 0)
+    noise = FdmlNoise(kind="row", epochs=3, ratio=budget.mu)
     with pytest.raises(BudgetExceededError):
         FdmlParty("a", columns[0], strength=1.0, noise=noise, releaser=door)
     assert ledger.events() == ()
@@ -127,7 +128,7 @@ def test_batches_name_rows_of_the_table_once(columns, rows):
     party = FdmlParty("a", columns[0], strength=1.0)
     request = Message(kind="fdml-scores", run="x", round=1, arrays={"rows": np.array(rows)})
     with pytest.raises(InputError, match="each once"):
-        party.party.answer(request)
+        party.answer(request)
 
 
 class Watching:
@@ -154,8 +155,8 @@ def test_one_row_moves_scores_and_gradient_at_most_as_charged(columns, releaser)
         for which, bound in (("_score_door", 0.5), ("_step_door", 1.0)):
             setattr(party, which, Watching(seen, bound))
         rows = np.arange(40)
-        party.party.answer(Message(kind="fdml-scores", run="x", round=1, arrays={"rows": rows}))
-        party.party.answer(
+        party.answer(Message(kind="fdml-scores", run="x", round=1, arrays={"rows": rows}))
+        party.answer(
             Message(
                 kind="fdml-step",
                 run="x",
@@ -176,7 +177,7 @@ def test_as_written_noise_needs_a_source_and_has_no_charge(columns, releaser):
         FdmlParty("a", matrix, strength=1.0, noise=noise)
     door = Releaser(MemoryLedger(epsilon=1.0, delta=1e-6), noise_source(0))
     party = FdmlParty("a", matrix, strength=1.0, noise=noise, releaser=door)
-    run_fdml(channel_of({"a": party}), labels, FdmlConfig(epochs=1, batch=100))
+    run_fdml(channel_of({"a": party}), labels, FdmlConfig(epochs=1, batch=100, noise="none"))
     assert np.any(party.x)
 
 

@@ -14,7 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from halfmask.errors import BudgetExceededError, DataError, InputError, LedgerError
 from halfmask.vertical import flower_app
-from halfmask.vertical.channel import Message, PartyError, ask_all
+from halfmask.vertical.channel import Message, PartyError, checked_replies
 from halfmask.vertical.flower_app import (
     FlowerChannel,
     _disclosable,
@@ -95,12 +95,12 @@ def said(text):
 def test_whatever_goes_wrong_names_the_party(answer, words):
     channel = FlowerChannel(Grid({1: good, 2: answer}), {"a": 1, "b": 2}, timeout=1.0)
     with pytest.raises(PartyError, match=words):
-        ask_all(channel, REQUEST, shapes={"share": (4,)})
+        checked_replies(channel, REQUEST, channel.exchange(REQUEST), {"share": (4,)})
 
 
 def test_good_answers_arrive_under_their_names():
     channel = FlowerChannel(Grid({1: good, 2: good}), {"a": 1, "b": 2}, timeout=5.0)
-    replies = ask_all(channel, REQUEST, shapes={"share": (4,)})
+    replies = checked_replies(channel, REQUEST, channel.exchange(REQUEST), {"share": (4,)})
     assert list(replies) == ["a", "b"]
 
 

@@ -17,16 +17,14 @@ from halfmask.errors import BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.schema import Schema
-from halfmask.vertical.admm import AdmmConfig
+from halfmask.vertical.admm import AdmmConfig, loss_named
 from halfmask.vertical.channel import LocalChannel, Message
-from halfmask.vertical.experts import MOST_EXCESS, requested_excess
-from halfmask.vertical.files import read_task
+from halfmask.vertical.experts import MOST_EXCESS, ExpertsConfig, requested_excess
+from halfmask.vertical.files import read_vertical_table
 from halfmask.vertical.flower_app import FlowerChannel, run_method
-from halfmask.vertical.loss import loss_named
 from halfmask.vertical.network import NetworkParty, read_party_file, read_run_file
-from halfmask.vertical.simulation import simulate_admm, simulate_experts
+from halfmask.vertical.simulation import SimulationBudget, simulate_admm, simulate_experts
 from halfmask.vertical.store import RoundStore
-from halfmask.vertical.task import Budget
 
 __all__ = ["identity"]
 SEED, EPSILON = 5, 2.0
@@ -35,9 +33,9 @@ SEED, EPSILON = 5, 2.0
 def answering(folder, index, name):
     """A party opened afresh for every message, with the noise of the simulation's party."""
     door = seeded_door(1009 * SEED + index)
-    return lambda request: NetworkParty(read_party_file(folder / f"{name}.toml"), door=door).answer(
-        request
-    )
+    return lambda request: NetworkParty(
+        read_party_file(folder / f"{name}.toml"), make_releaser=door
+    ).answer(request)
 
 
 def seeded_door(seed):
@@ -63,9 +61,9 @@ class Recording(LocalChannel):
         super().__init__({name: Party(index, name) for index, name in enumerate(NAMES)})
         self.sent = []
 
-    def exchange(self, requests):
-        self.sent += [next(iter(requests.values()))]
-        return super().exchange(requests)
+    def exchange(self, request):
+        self.sent += [request]
+        return super().exchange(request)
 
 
 def settings_of(folder, **changes):
@@ -80,7 +78,7 @@ def run(channel, folder, **changes):
 
 
 def task_of(folder):
-    return read_task(
+    return read_vertical_table(
         Schema.from_toml(folder / "schema.toml"),
         id_column="id",
         label_file=folder / "labels.csv",
@@ -103,13 +101,13 @@ def test_experts_with_hidden_labels_are_the_same_over_flower_and_in_process(tmp_
     assert aggregate == ("DP aggregate" in result["combination"]["rule"])
     assert result["label_epsilon"] == EPSILON
     task = task_of(tmp_path)
-    budget = Budget(epsilon=1.0, delta=1e-6, unsafe_seed=SEED)
+    budget = SimulationBudget(epsilon=1.0, delta=1e-6, unsafe_seed=SEED)
     expected = simulate_experts(
         task,
+        ExpertsConfig(combine=combine),
         budget=budget,
         label_private=True,
         label_epsilon=EPSILON,
-        aggregate=aggregate,
     )
     rule = result["combination"]
     scores = rule["intercept"] + sum(
@@ -123,9 +121,11 @@ def test_admm_with_hidden_labels_is_the_same_over_flower_and_in_process(tmp_path
     organisations(tmp_path, label="private")
     run(over_flower(tmp_path), tmp_path)
     task = task_of(tmp_path)
-    budget = Budget(epsilon=1.0, delta=1e-6, unsafe_seed=SEED)
-    expected = simulate_admm(task, AdmmConfig(rounds=3), budget=budget, label_epsilon=EPSILON)
-    stored = [RoundStore(tmp_path / f"{name}-state").load().memory["x"] for name in NAMES]
+    budget = SimulationBudget(epsilon=1.0, delta=1e-6, unsafe_seed=SEED)
+    expected = simulate_admm(
+        task, AdmmConfig(rounds=3, noise="none"), budget=budget, label_epsilon=EPSILON
+    )
+    stored = [RoundStore(tmp_path / f"{name}-state").load().memory.x for name in NAMES]
     scores = sum(part.train @ x for part, x in zip(task.columns, stored, strict=True))
     assert train_loss(task, scores) == pytest.approx(expected.train_loss, abs=1e-9)
 

@@ -16,12 +16,13 @@ from halfmask.accounting.events import GaussianEvent
 from halfmask.accounting.gaussian import gaussian_epsilon
 from halfmask.accounting.ledger import Ledger, MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
+from halfmask.schema import Schema
 from halfmask.vertical.channel import PartyError
+from halfmask.vertical.experts import ExpertsConfig
+from halfmask.vertical.files import read_labels
 from halfmask.vertical.flower_app import run_method
-from halfmask.vertical.label_holder import LabelHolder
-from halfmask.vertical.network import read_labels
-from halfmask.vertical.simulation import simulate_experts
-from halfmask.vertical.task import Budget
+from halfmask.vertical.network import LabelHolder
+from halfmask.vertical.simulation import SimulationBudget, simulate_experts
 
 
 def with_lines(folder, text):
@@ -48,9 +49,11 @@ def test_the_label_holders_ledger_is_the_same_over_the_network_and_in_a_simulati
     run_method(Recording(tmp_path), settings)
 
     book = MemoryLedger(epsilon=5.0, delta=1e-6)
-    budget = Budget(epsilon=1.0, delta=1e-6, relation=relation, label_ledger=book, unsafe_seed=1)
+    budget = SimulationBudget(
+        epsilon=1.0, delta=1e-6, relation=relation, label_ledger=book, unsafe_seed=1
+    )
     found = simulate_experts(
-        task_of(tmp_path), budget=budget, label_private=True, aggregate=aggregate
+        task_of(tmp_path), ExpertsConfig(combine=combine), budget=budget, label_private=True
     )
     assert Ledger.open(path).events() == book.events()
     assert len(book.events()) == len(NAMES) + 1
@@ -59,14 +62,14 @@ def test_the_label_holders_ledger_is_the_same_over_the_network_and_in_a_simulati
     assert spent == pytest.approx(found.costs["label"], rel=1e-9)
     for name in NAMES:
         theirs = Ledger.open(tmp_path / f"{name}-state" / "ledger.jsonl").events()
-        assert theirs == found.doors[name].events
+        assert theirs == found.releasers[name].events
 
 
 @pytest.mark.parametrize("seed", [None, 1])
 def test_the_charge_says_whether_the_noise_can_be_drawn_again(tmp_path, seed):
     organisations(tmp_path, method="experts", label="private")
     book = Ledger.create(tmp_path / "own.jsonl", epsilon=5.0, delta=1e-6)
-    budget = Budget(epsilon=1.0, delta=1e-6, label_ledger=book, unsafe_seed=seed)
+    budget = SimulationBudget(epsilon=1.0, delta=1e-6, label_ledger=book, unsafe_seed=seed)
     simulate_experts(task_of(tmp_path), budget=budget, label_private=True)
     (charge,) = book.entries()
     assert charge.seeded is (seed is not None)
@@ -132,9 +135,9 @@ class Spoiling(Recording):
         super().__init__(folder)
         self.values = values
 
-    def exchange(self, requests):
-        replies = super().exchange(requests)
-        if next(iter(requests.values())).kind == "expert-terms":
+    def exchange(self, request):
+        replies = super().exchange(request)
+        if request.kind == "expert-terms":
             told = {**replies["shop"].values, **self.values}
             replies["shop"] = dataclasses.replace(replies["shop"], values=told)
         return replies
@@ -163,7 +166,7 @@ def test_two_attempts_at_once_draw_hidden_labels_once(tmp_path):
     path = tmp_path / "own.jsonl"
     Ledger.create(path, epsilon=50.0, delta=1e-6)
     settings = dataclasses.replace(settings, ledger=path)
-    labels, _ = read_labels(settings)
+    labels, _ = read_labels(Schema.from_toml(settings.schema), settings.label, settings.id)
     barrier, drawn = threading.Barrier(4), []
 
     def attempt():

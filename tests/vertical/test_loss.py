@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from halfmask.errors import InputError
-from halfmask.vertical.loss import LOSSES, loss_named
+from halfmask.vertical.admm import LOSSES, loss_named
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -55,7 +55,7 @@ def test_logistic_prox_solves_every_row_to_full_precision():
 @pytest.mark.parametrize("c", [0.01, 0.25, 10.0])
 def test_rows_that_have_settled_are_not_disturbed(monkeypatch, c):
     """From a near start a few Newton steps settle every row; none is thrown back by rounding."""
-    from halfmask.vertical import loss as module
+    from halfmask.vertical import admm as module
 
     rng = np.random.default_rng(1)
     points, targets = rng.normal(size=5000) * 3, rng.choice([-1.0, 1.0], size=5000)

@@ -14,16 +14,10 @@ from halfmask.schema import Schema
 from halfmask.vertical.admm import AdmmConfig, run_admm
 from halfmask.vertical.admm_party import AdmmParty
 from halfmask.vertical.channel import LocalChannel, Message
-from halfmask.vertical.coordinator import Coordinator
 from halfmask.vertical.experts import train_experts
-from halfmask.vertical.files import read_task
-from halfmask.vertical.network import (
-    NetworkParty,
-    read_labels,
-    read_party_file,
-    read_run_file,
-)
-from halfmask.vertical.party import admm_party
+from halfmask.vertical.files import read_labels, read_vertical_table
+from halfmask.vertical.network import NetworkParty, read_party_file, read_run_file
+from halfmask.vertical.party import Coordinator
 from halfmask.vertical.store import RoundStore
 
 NAMES = ("bank", "telecom")
@@ -54,14 +48,16 @@ def setup(tmp_path):
         run = ['schema = "schema.toml"', 'label = "labels.csv"', 'id = "id"', 'out = "out"']
         (tmp_path / "run.toml").write_text("\n".join(run), encoding="utf-8")
         channel = LocalChannel({name: Afresh(tmp_path / f"{name}.toml") for name in NAMES})
-        labels, ids = read_labels(read_run_file(tmp_path / "run.toml"))
+        labels, ids = read_labels(
+            Schema.from_toml(tmp_path / "schema.toml"), tmp_path / "labels.csv", "id"
+        )
         return channel, Coordinator(channel, labels, ids=ids), tmp_path
 
     return build
 
 
 def coefficients(folder):
-    return [RoundStore(folder / f"{name}-state").load().memory["x"] for name in NAMES]
+    return [RoundStore(folder / f"{name}-state").load().memory.x for name in NAMES]
 
 
 def test_parties_that_die_after_every_message_give_the_same_model(setup):
@@ -69,7 +65,7 @@ def test_parties_that_die_after_every_message_give_the_same_model(setup):
     assert coordinator.align() == 400
     config = AdmmConfig(rounds=6)
     run_admm(channel, coordinator.signed, config)
-    task = read_task(
+    task = read_vertical_table(
         Schema.from_toml(folder / "schema.toml"),
         id_column="id",
         label_file=folder / "labels.csv",
@@ -78,7 +74,7 @@ def test_parties_that_die_after_every_message_give_the_same_model(setup):
     assert np.array_equal(task.labels, coordinator.labels)
     sides = {part.name: AdmmParty(part.train, strength=1.0) for part in task.columns}
     run_admm(
-        LocalChannel({name: admm_party(name, side) for name, side in sides.items()}),
+        LocalChannel(sides),
         coordinator.signed,
         config,
     )
@@ -95,16 +91,16 @@ def test_a_round_asked_again_gets_the_same_noise_and_costs_nothing(setup):
         arrays={"residual": -coordinator.signed, "dual": np.zeros(400)},
         values={"rho": 0.1, "divisor": 2},
     )
-    first, again = (channel.exchange({"bank": request})["bank"] for _ in range(2))
+    first, again = (channel.exchange(request)["bank"] for _ in range(2))
     assert np.array_equal(first.arrays["share"], again.arrays["share"])
     assert len(Ledger.open(folder / "bank-state" / "ledger.jsonl").events()) == 1
     following = dataclasses.replace(request, round=2)
     assert not np.array_equal(
-        channel.exchange({"bank": following})["bank"].arrays["share"], first.arrays["share"]
+        channel.exchange(following)["bank"].arrays["share"], first.arrays["share"]
     )
     for late in (1, 4):
         with pytest.raises(InputError, match="cannot"):
-            channel.exchange({"bank": dataclasses.replace(request, round=late)})
+            channel.exchange(dataclasses.replace(request, round=late))
 
 
 def test_rounds_end_where_the_budget_ends_and_another_run_is_refused(setup):
@@ -122,7 +118,7 @@ def test_rounds_end_where_the_budget_ends_and_another_run_is_refused(setup):
 def test_a_party_file_that_changes_during_a_run_buys_no_further_rounds(setup):
     """Rounds that were paid for had the noise of the old file; more of them would cost more."""
     channel, coordinator, _ = setup(method="admm", rounds=2)
-    state = run_admm(channel, coordinator.signed, AdmmConfig(rounds=1)).state
+    state = run_admm(channel, coordinator.signed, AdmmConfig(rounds=1))
     channel, *_ = setup(method="admm", rounds=6)
     with pytest.raises(InputError, match="has changed since the run began"):
         run_admm(channel, coordinator.signed, AdmmConfig(rounds=2), state=state)
@@ -144,7 +140,7 @@ def test_a_party_answers_only_the_method_of_its_own_file(setup):
     with pytest.raises(InputError, match="opened for 'experts'"):
         run_admm(channel, coordinator.signed, AdmmConfig())
     hello = Message(kind="hello", run="r", round=0)
-    assert channel.exchange({"bank": hello})["bank"].values["party"] == "bank"
+    assert channel.exchange(hello)["bank"].values["party"] == "bank"
 
 
 def test_files_that_are_wrong_say_so(setup, tmp_path):

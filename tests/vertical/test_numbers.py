@@ -12,8 +12,8 @@ from test_simulate import SCHEMA
 
 from halfmask.errors import HalfmaskError, InputError
 from halfmask.schema import Schema
-from halfmask.vertical.files import label_codes, read_task
-from halfmask.vertical.part import VerticalModel
+from halfmask.vertical.files import label_codes, read_vertical_table
+from halfmask.vertical.queries import VerticalModel
 
 NUMBERS = SCHEMA.replace(
     'name = "churned"\nrole = "public"\nclasses = ["no", "yes"]',
@@ -54,7 +54,7 @@ def found(folder):
 
 def test_without_noise_admm_comes_to_the_ridge_regression_of_all_columns(files):
     told = simulated(files, *EXACT, "--set", "rounds=200", "--set", "strength=2")
-    task = read_task(
+    task = read_vertical_table(
         Schema.from_toml(files / "schema.toml"),
         id_column="id",
         label_file=files / "labels.csv",

@@ -10,10 +10,14 @@ import pytest
 from halfmask.errors import DataError, InputError
 from halfmask.vertical.admm import AdmmConfig, run_admm
 from halfmask.vertical.admm_party import AdmmParty
-from halfmask.vertical.alignment import check_alignment, id_hashes, row_order
 from halfmask.vertical.channel import LocalChannel, Message, PartyError
-from halfmask.vertical.coordinator import Coordinator
-from halfmask.vertical.party import Party, admm_party
+from halfmask.vertical.party import (
+    Coordinator,
+    Party,
+    check_alignment,
+    id_hashes,
+    row_order,
+)
 
 
 class Misbehaving:
@@ -30,8 +34,8 @@ class Misbehaving:
 class Dropping(LocalChannel):
     """A channel that loses one party's reply."""
 
-    def exchange(self, requests):
-        replies = super().exchange(requests)
+    def exchange(self, request):
+        replies = super().exchange(request)
         replies.pop("b")
         return replies
 
@@ -54,9 +58,9 @@ SPOILED = {
 @pytest.mark.parametrize("kind", SPOILED)
 def test_a_party_that_misbehaves_ends_the_round_by_name_and_the_run_resumes(columns, kind):
     matrix, labels = columns
-    first = admm_party("a", AdmmParty(matrix[:, :6], strength=1.0))
-    second = admm_party("b", AdmmParty(matrix[:, 6:], strength=1.0))
-    state = run_admm(LocalChannel({"a": first, "b": second}), labels, AdmmConfig(rounds=2)).state
+    first = AdmmParty(matrix[:, :6], name="a", strength=1.0)
+    second = AdmmParty(matrix[:, 6:], name="b", strength=1.0)
+    state = run_admm(LocalChannel({"a": first, "b": second}), labels, AdmmConfig(rounds=2))
     before = (state.z.copy(), {name: share.copy() for name, share in state.shares.items()})
     bad = LocalChannel({"a": first, "b": Misbehaving(second, SPOILED[kind])})
     with np.errstate(invalid="ignore"), pytest.raises(PartyError, match="'b'"):
@@ -71,7 +75,7 @@ def test_a_party_that_misbehaves_ends_the_round_by_name_and_the_run_resumes(colu
 def test_a_silent_party_is_named(columns):
     matrix, labels = columns
     parties = {
-        name: admm_party(name, AdmmParty(matrix[:, cut], strength=1.0))
+        name: AdmmParty(matrix[:, cut], name=name, strength=1.0)
         for name, cut in (("a", slice(0, 6)), ("b", slice(6, 12)))
     }
     with pytest.raises(PartyError, match="'b'"):
@@ -96,7 +100,7 @@ def test_a_party_answers_only_what_it_agreed_to_and_one_run():
     ],
 )
 def test_a_party_refuses_a_malformed_request(columns, request_):
-    party = admm_party("a", AdmmParty(columns[0], strength=1.0))
+    party = AdmmParty(columns[0], name="a", strength=1.0)
     whole = {
         "arrays": {"residual": np.zeros(300), "dual": np.zeros(300)},
         "values": {"rho": 1.0, "divisor": 1},

@@ -15,11 +15,18 @@ from test_simulate import SCHEMA, write
 
 from halfmask.cli import main
 from halfmask.errors import DataError, InputError
-from halfmask.vertical.alignment import id_hashes
 from halfmask.vertical.channel import LocalChannel, Message, PartyError
 from halfmask.vertical.network import NetworkParty, read_party_file, read_run_file
-from halfmask.vertical.part import Part, VerticalModel
-from halfmask.vertical.queries import KIND, LOG, QueryDesk, answered_so_far, ask_scores
+from halfmask.vertical.party import id_hashes
+from halfmask.vertical.queries import (
+    KIND,
+    LOG,
+    Part,
+    QueryDesk,
+    VerticalModel,
+    answered_so_far,
+    ask_scores,
+)
 
 NAMES = ("bank", "telecom")
 
@@ -303,7 +310,7 @@ def test_a_party_that_sends_anything_else_is_named(files):
     model = VerticalModel.load(files / "model")
     bank, telecom = (
         QueryDesk(
-            part=lambda name=name: Part.load(files / "model" / "parties" / name),
+            folder=files / "model" / "parties" / name,
             data=files / f"new-{name}.csv",
             id="id",
         )

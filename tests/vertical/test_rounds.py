@@ -247,3 +247,13 @@ def test_notes_charge_nothing(bank):
     assert ledger.spent() == spent
     assert [len(entry.events) for entry in ledger.entries()] == [1, 0, 0, 0]
     assert RoundStore(bank / "bank-state").load(ledger).round == 3
+
+
+def test_a_first_round_that_needs_no_noise_is_charged_with_all_that_follow(setup):
+    """A target of zero has a share of zero for every table; the next round is another matter."""
+    *_, folder = setup(method="admm", rounds=2, noise="column")
+    first = answer(folder / "bank.toml", share_request(residual=np.zeros(400)))
+    assert not first.any()
+    assert len(events(folder)) == 1
+    assert answer(folder / "bank.toml", share_request(round=2)).any()
+    assert len(events(folder)) == 1

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import null_space
 
-from halfmask.audit.refutations.certain import lemma_1
+from halfmask.audit.refutations import lemma_1
 from halfmask.errors import InputError
-from halfmask.vertical.block import Ball, Block, Box
-from halfmask.vertical.sensitivity import (
+from halfmask.vertical.admm_party import (
     column_sensitivity,
     displacement_sensitivity,
     row_sensitivity,
 )
+from halfmask.vertical.block import Ball, Block, Box
 
 SEEDS = st.integers(0, 2**32 - 1)
 KAPPAS = st.floats(-3, 3).map(lambda e: 10.0**e)

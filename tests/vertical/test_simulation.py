@@ -11,19 +11,19 @@ from scipy import sparse
 
 from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.errors import InputError
-from halfmask.experiments import a9a, gisette
-from halfmask.experiments.vertical_figures import draw
-from halfmask.experiments.vertical_tuning import choose_rho, choose_step_size, held_out
 from halfmask.vertical.admm import AdmmConfig
-from halfmask.vertical.admm_party import ShareNoise
-from halfmask.vertical.fdml import FdmlConfig, FdmlNoise
+from halfmask.vertical.experts import ExpertsConfig
+from halfmask.vertical.fdml import FdmlConfig
+from halfmask.vertical.files import PartyColumns, VerticalTable
 from halfmask.vertical.simulation import (
+    SimulationBudget,
     column_share,
     simulate_admm,
     simulate_experts,
     simulate_fdml,
 )
-from halfmask.vertical.task import Budget, Columns, Task
+from halfmask_lab import a9a, gisette
+from halfmask_lab.vertical_runs import choose_rho, choose_step_size, draw, held_out
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def task():
     score = sum(block @ w for block, w in zip(blocks, truth, strict=True))
     labels = (rng.random(4000) < 1 / (1 + np.exp(-1.5 * score))).astype(float)
     first, second = np.hstack(blocks[:2]), blocks[2]
-    return Task(
+    return VerticalTable(
         columns=tuple(
-            Columns(
+            PartyColumns(
                 name=name,
                 train=sparse.csr_array(block[:3000]),
                 test=sparse.csr_array(block[3000:]),
@@ -58,28 +58,20 @@ def spent(simulation, relation="replace", delta=1e-6):
         name: gaussian_epsilon(
             math.sqrt(sum(e.count * getattr(e, relation) ** 2 for e in door.events)), delta
         )
-        for name, door in simulation.doors.items()
+        for name, door in simulation.releasers.items()
     }
 
 
 @pytest.mark.parametrize("relation", ["replace", "withhold"])
 def test_every_private_method_spends_exactly_what_was_asked_under_either_relation(task, relation):
-    budget = Budget(epsilon=1.0, delta=1e-6, relation=relation, unsafe_seed=0)
+    budget = SimulationBudget(epsilon=1.0, delta=1e-6, relation=relation, unsafe_seed=0)
     runs = [
         simulate_experts(task, budget=budget),
         simulate_experts(task, budget=budget, label_private=True),
-        simulate_experts(task, budget=budget, aggregate=True),
-        simulate_fdml(
-            task, FdmlConfig(epochs=1, batch=500), noise=FdmlNoise(kind="row"), budget=budget
-        ),
+        simulate_experts(task, ExpertsConfig(combine="aggregate"), budget=budget),
+        simulate_fdml(task, FdmlConfig(epochs=1, batch=500), budget=budget),
         *(
-            simulate_admm(
-                task,
-                AdmmConfig(rounds=2),
-                strength=10.0,
-                noise=ShareNoise(kind=kind),
-                budget=budget,
-            )
+            simulate_admm(task, AdmmConfig(rounds=2, noise=kind), budget=budget)
             for kind in ("row", "column")
         ),
     ]
@@ -91,9 +83,9 @@ def test_every_private_method_spends_exactly_what_was_asked_under_either_relatio
 
 def test_experts_are_near_central_training_and_admm_reaches_it(task):
     levels = a9a.baselines(task)
-    admm = simulate_admm(task, AdmmConfig(rounds=30))
+    admm = simulate_admm(task, AdmmConfig(noise="none"))
     assert admm.test_loss == pytest.approx(levels["central"], abs=0.001)
-    budget = Budget(epsilon=1.0, delta=1e-6, unsafe_seed=1)
+    budget = SimulationBudget(epsilon=1.0, delta=1e-6, unsafe_seed=1)
     experts = simulate_experts(task, budget=budget)
     assert experts.test_loss < levels["central"] + 0.05
     assert experts.costs["columns at all parties"] == pytest.approx(1.4547, abs=1e-3)
@@ -105,12 +97,10 @@ def test_experts_are_near_central_training_and_admm_reaches_it(task):
 
 
 def test_the_epsilon_of_a_column_is_stated_and_the_smaller_one(task):
-    budget = Budget(epsilon=8.0, delta=1e-6, unsafe_seed=0)
+    budget = SimulationBudget(epsilon=8.0, delta=1e-6, unsafe_seed=0)
     run = simulate_admm(
         task,
-        AdmmConfig(rounds=1, rho=0.1),
-        strength=1e4,
-        noise=ShareNoise(kind="column"),
+        AdmmConfig(rounds=1, rho=0.1, strength=1e4, noise="column"),
         budget=budget,
     )
     # Party b has rows of norm 1: a column moves its table by half of what a replaced row does.
@@ -121,18 +111,21 @@ def test_the_epsilon_of_a_column_is_stated_and_the_smaller_one(task):
 
 
 def test_hidden_labels_need_a_loss_that_is_linear_in_them(task):
-    simulate_admm(task, AdmmConfig(rounds=1, loss="squared"), label_epsilon=1.0)
+    squared, hinge = (
+        AdmmConfig(rounds=1, loss=loss, noise="none") for loss in ("squared", "hinge")
+    )
+    simulate_admm(task, squared, label_epsilon=1.0)
     with pytest.raises(InputError, match="hinge"):
-        simulate_admm(task, AdmmConfig(rounds=1, loss="hinge"), label_epsilon=1.0)
+        simulate_admm(task, hinge, label_epsilon=1.0)
 
 
 def test_private_noise_needs_a_budget_and_two_classes(task):
     with pytest.raises(InputError, match="budget"):
-        simulate_admm(task, AdmmConfig(), noise=ShareNoise(kind="row"))
+        simulate_admm(task, AdmmConfig(noise="row"))
     with pytest.raises(InputError, match="budget"):
-        simulate_fdml(task, FdmlConfig(), noise=FdmlNoise(kind="row"))
+        simulate_fdml(task, FdmlConfig(noise="row"))
     with pytest.raises(InputError, match="two classes"):
-        Task(columns=task.columns, labels=np.array([0.0, 2.0]))
+        VerticalTable(columns=task.columns, labels=np.array([0.0, 2.0]))
 
 
 def test_settings_are_chosen_on_training_rows_that_are_held_out(task):
@@ -142,7 +135,9 @@ def test_settings_are_chosen_on_training_rows_that_are_held_out(task):
     for part, whole in zip(inner.columns, task.columns, strict=True):
         assert np.array_equal(part.test.toarray(), whole.train.toarray()[4::5])
         assert part.train.shape[0] == len(inner.labels)
-    unseen = Task(columns=task.columns, labels=task.labels, test_labels=1 - task.test_labels)
+    unseen = VerticalTable(
+        columns=task.columns, labels=task.labels, test_labels=1 - task.test_labels
+    )
     for tuned in (task, unseen):
         rho = choose_rho(tuned, (1e-4, 0.1, 1e4), rounds=5, strength=1.0)
         step = choose_step_size(tuned, (1e-4, 0.5), epochs=2, strength=1.0)
@@ -152,7 +147,7 @@ def test_settings_are_chosen_on_training_rows_that_are_held_out(task):
 
 
 def test_figures_are_drawn(task, tmp_path):
-    history = simulate_admm(task, AdmmConfig(rounds=3)).history
+    history = simulate_admm(task, AdmmConfig(rounds=3, noise="none")).history
     levels = {"central": 0.5, "local": 0.6}
     path = draw(
         tmp_path, "x", title="t", curves={"admm": history}, noisy={"n": history}, levels=levels
@@ -167,11 +162,11 @@ if os.environ.get("HALFMASK_DATA"):
     @pytest.mark.slow
     def test_a9a_meets_its_numbers():
         task = a9a.a9a_task(None)
-        admm = simulate_admm(task, AdmmConfig(rho=a9a.RHO, rounds=a9a.ROUNDS))
+        admm = simulate_admm(task, AdmmConfig(rho=a9a.RHO, rounds=a9a.ROUNDS, noise="none"))
         assert admm.test_loss < 0.325
         losses = [
             simulate_experts(
-                task, budget=Budget(epsilon=1.0, delta=1e-6, unsafe_seed=seed)
+                task, budget=SimulationBudget(epsilon=1.0, delta=1e-6, unsafe_seed=seed)
             ).test_loss
             for seed in range(5)
         ]

@@ -22,11 +22,10 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise
 from halfmask.vertical.channel import Message
-from halfmask.vertical.experts import ExpertParty
+from halfmask.vertical.experts import ExpertParty, ExpertRows
 from halfmask.vertical.fdml import FdmlNoise, FdmlParty
 from halfmask.vertical.network import NetworkParty, read_party_file
-from halfmask.vertical.newton import ExpertRows
-from halfmask.vertical.party import admm_party
+from halfmask.vertical.statements import statement_text
 
 __all__ = ["setup"]
 
@@ -154,14 +153,14 @@ def test_a_step_size_that_no_protocol_has_is_refused_before_a_row_is_used(column
     party = FdmlParty("a", columns[0], strength=1.0, noise=noise, releaser=door())
     arrays = {"rows": np.arange(9), "slopes": np.ones(9)}
     with pytest.raises(HalfmaskError):
-        party.party.answer(
+        party.answer(
             Message(
                 kind="fdml-step", run="r", round=1, arrays=arrays, values={"step_size": step_size}
             )
         )
     assert not np.any(party.x)
     # Nothing of the epoch was used up either.
-    party.party.answer(
+    party.answer(
         Message(kind="fdml-step", run="r", round=1, arrays=arrays, values={"step_size": 0.1})
     )
 
@@ -171,7 +170,7 @@ def test_slopes_beyond_all_bounds_are_refused(columns, slope):
     party = FdmlParty("a", columns[0], strength=1.0)
     arrays = {"rows": np.arange(9), "slopes": np.full(9, slope)}
     with pytest.raises(HalfmaskError):
-        party.party.answer(
+        party.answer(
             Message(kind="fdml-step", run="r", round=1, arrays=arrays, values={"step_size": 1.0})
         )
 
@@ -181,7 +180,7 @@ def test_no_steps_make_scores_that_tell_tables_apart_by_an_error():
     noise = FdmlNoise(kind="row", epochs=60, ratio=1.0)
     seen = []
     for table in (np.eye(3)[[0, 1, 2, 2]], np.eye(3)[[0, 1, 2, 0]], np.zeros((4, 3))):
-        party = FdmlParty("a", table, strength=1e9, noise=noise, releaser=door()).party
+        party = FdmlParty("a", table, strength=1e9, noise=noise, releaser=door())
         rows = {"rows": np.arange(4)}
         for number in range(60):
             step = {"step_size": 1e3}
@@ -215,7 +214,7 @@ def test_labels_that_cannot_be_are_refused_before_the_charge(columns, kind, form
     side = ExpertParty("a", form(columns[0]), rows=rows, ratio=1.0, releaser=releaser)
     arrays = {"targets": WRONG_TARGETS[kind]}
     with pytest.raises(HalfmaskError):
-        side.party.answer(Message(kind="expert-train", run="r", round=1, arrays=arrays))
+        side.answer(Message(kind="expert-train", run="r", round=1, arrays=arrays))
     assert releaser.events == ()
 
 
@@ -300,7 +299,7 @@ def test_any_numbers_give_a_finite_share_or_the_same_refusal_for_all_tables(
     noise = ShareNoise(kind=kind, rounds=1, ratio=1.0)
     seen = set()
     for table in (np.eye(3)[[0, 0, 1]], np.eye(3)[[0, 1, 2]], np.zeros((3, 3))):
-        party = admm_party("a", AdmmParty(table, strength=1.0, noise=noise, releaser=door()))
+        party = AdmmParty(table, name="a", strength=1.0, noise=noise, releaser=door())
         request = Message(
             kind="admm-share",
             run="r",
@@ -311,6 +310,13 @@ def test_any_numbers_give_a_finite_share_or_the_same_refusal_for_all_tables(
         seen.add(outcome(lambda p=party, r=request: p.answer(r).arrays["share"]))
     assert len(seen) == 1
     assert ("answered", False) not in seen
+
+
+def test_a_statement_of_a_stranger_gives_the_terminal_no_orders():
+    told = {"epsilon": None, "guarantee": "none\x1b[2J\r", "not_covered": ["\x9b31m rows"]}
+    words = statement_text(told)
+    assert words.startswith("What is promised: none?[2J?.")
+    assert all(c.isprintable() or c == "\n" for c in words)
 
 
 READERS = {

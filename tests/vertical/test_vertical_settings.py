@@ -10,7 +10,7 @@ from test_simulate import SCHEMA, write
 
 from halfmask.errors import InputError
 from halfmask.vertical.network import read_party_file, read_run_file
-from halfmask.vertical.part import Part
+from halfmask.vertical.queries import Part
 
 PROBLEMS = [
     ("loss=hinge", "regulariser=l2"),
@@ -86,7 +86,7 @@ def test_experts_take_their_settings_in_files(files):
     path.write_text(text, encoding="utf-8")
     model = trained(files)
     assert model.weights == {"bank": 1.0, "telecom": 0.5}
-    assert read_party_file(files / "bank.toml").config.newton.steps == 4
+    assert read_party_file(files / "bank.toml").config.steps == 4
     (event,) = model.privacy["bank"]["events"]
     assert event["count"] == 4 + 2  # gradients, the Gram matrix and the curvature
 

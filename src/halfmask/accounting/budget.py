@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from halfmask.accounting.relations import Relation, check_delta, check_epsilon, check_relation
+from halfmask.accounting.events import Relation, check_delta, check_epsilon, check_relation
 from halfmask.errors import AccountingError
 
 DIGITS = 5

@@ -13,9 +13,8 @@ from functools import cache, lru_cache
 
 from halfmask.accounting.accountant import epsilon as account
 from halfmask.accounting.budget import Budget, printed, round_down
-from halfmask.accounting.events import Contribution, Event, PoissonGaussianEvent
+from halfmask.accounting.events import Contribution, Event, PoissonGaussianEvent, Relation
 from halfmask.accounting.gaussian import gaussian_mu
-from halfmask.accounting.relations import Relation
 from halfmask.errors import AccountingError
 
 _TOLERANCE = 5e-4  # relative, on epsilon
@@ -85,7 +84,7 @@ def _guess(
     mu: float, rate: float, steps: int, relation: Relation, contribution: Contribution
 ) -> float:
     """The noise at which `steps` losses have the spread of one Gaussian of `mu`."""
-    from halfmask.accounting.loss_distributions import loss_moments
+    from halfmask.accounting.accountant import loss_moments
 
     wanted = mu / math.sqrt(steps)
 

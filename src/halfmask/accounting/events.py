@@ -10,9 +10,46 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from halfmask.errors import AccountingError
+from halfmask.errors import AccountingError, InputError
+
+# --- What a guarantee says: what two neighbouring tables may differ in, and which numbers it may
+# have. Every printed guarantee names one of the two relations; `label` is only a name for
+# accounting.
+
+
+Relation = Literal["replace", "withhold"]
+"""replace: the private part of one row (or unit) takes another value; its public part stays.
+withhold: the private part of one row (or unit) contributes exactly zero."""
+
+Pair = Literal["replace", "withhold", "label"]
+"""What `halfmask account` takes: `label` is replacement where the two contributions are orthogonal,
+as they are for the split softmax loss with a private label and public features."""
+
+RELATIONS: tuple[Relation, ...] = get_args(Relation)
+PAIRS: tuple[Pair, ...] = get_args(Pair)
+
+
+def check_relation(relation: str) -> Relation:
+    """Return `relation`, or say which ones exist."""
+    for known in RELATIONS:
+        if relation == known:
+            return known
+    raise InputError(f"Unknown relation {relation!r}: expected one of {', '.join(RELATIONS)}.")
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Refuse anything but a finite epsilon > 0."""
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise AccountingError(f"Expected a finite epsilon > 0, got {epsilon}.")
+
+
+def check_delta(delta: float) -> None:
+    """Refuse anything but a delta strictly between 0 and 1."""
+    if not 0 < delta < 1:
+        raise AccountingError(f"Expected delta strictly between 0 and 1, got {delta}.")
+
 
 Contribution = Literal["general", "label"]
 
@@ -80,10 +117,10 @@ class PoissonGaussianEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomizedResponseEvent:
+class RandomisedResponseEvent:
     """`count` answers, each true with probability e^ε/(e^ε + categories − 1), else another value.
 
-    Guarantee: docs/proofs/randomized_response.md; pure ε under both relations (under withhold the
+    Guarantee: docs/proofs/randomised_response.md; pure ε under both relations (under withhold the
     answer is drawn without the private value, and is at most as revealing).
     """
 
@@ -100,7 +137,7 @@ class RandomizedResponseEvent:
         _require_count(self.count, "count", 0)
 
 
-Event = GaussianEvent | PoissonGaussianEvent | RandomizedResponseEvent
+Event = GaussianEvent | PoissonGaussianEvent | RandomisedResponseEvent
 
 
 def covers(paid: Sequence[Event], used: Sequence[Event]) -> bool:
@@ -131,7 +168,7 @@ def _worth(events: Sequence[Event]) -> dict[object, Fraction]:
 _KINDS: dict[str, type[Event]] = {
     "gaussian": GaussianEvent,
     "poisson-gaussian": PoissonGaussianEvent,
-    "randomized-response": RandomizedResponseEvent,
+    "randomized-response": RandomisedResponseEvent,
 }
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from halfmask.accounting.relations import check_delta, check_epsilon
+from halfmask.accounting.events import check_delta, check_epsilon
 from halfmask.errors import AccountingError
 
 _ROUNDING = 2.0**-50

@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from halfmask.audit.recorded import record as record
-    from halfmask.audit.recorded import replay as replay
     from halfmask.audit.transcript import Release as Release
     from halfmask.audit.transcript import Transcript as Transcript
+    from halfmask.audit.transcript import record as record
+    from halfmask.audit.transcript import replay as replay
     from halfmask.errors import ReplayError as ReplayError
 
 # Loaded when first used: the other audits need no estimator.
@@ -20,8 +20,8 @@ _PUBLIC = {
     "Release": "halfmask.audit.transcript",
     "ReplayError": "halfmask.errors",
     "Transcript": "halfmask.audit.transcript",
-    "record": "halfmask.audit.recorded",
-    "replay": "halfmask.audit.recorded",
+    "record": "halfmask.audit.transcript",
+    "replay": "halfmask.audit.transcript",
 }
 
 __all__ = list(_PUBLIC)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from halfmask.accounting.budget import Budget
-from halfmask.accounting.relations import Relation
+from halfmask.accounting.events import Relation
 from halfmask.audit.distinguish import Game
 from halfmask.audit.mechanisms import MECHANISMS
 from halfmask.audit.refutations import REFUTATIONS
-from halfmask.errors import InputError
-from halfmask.schema import suggest
+from halfmask.errors import InputError, suggest
 
 _REFUTED, _CORRECTED = "refuted-", "corrected-"
 

@@ -13,8 +13,16 @@ import numpy as np
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import fit_game, fit_of
-from halfmask.audit.sampled import RATE, STANDSTILL, STEPS, one_row, sampled_fit, sampled_steps
+from halfmask.audit.games import (
+    RATE,
+    STANDSTILL,
+    STEPS,
+    fit_game,
+    fit_of,
+    one_row,
+    sampled_fit,
+    sampled_steps,
+)
 from halfmask.mechanisms.release import Releaser
 from halfmask.table import Table
 
@@ -60,9 +68,9 @@ def mlp_correction(claim: Budget) -> Game:
     """
     import torch
 
-    from halfmask.neural.correction import correct_scores
+    from halfmask.neural.default_recipe import Correction
     from halfmask.neural.network import Mlp
-    from halfmask.neural.trainer import TrainerConfig
+    from halfmask.neural.trainer import TrainerConfig, train_privately
 
     trainer = TrainerConfig(
         steps=STEPS,
@@ -81,7 +89,11 @@ def mlp_correction(claim: Budget) -> Game:
     labels = torch.zeros(3, dtype=torch.long)
 
     def fit(real: Any, releaser: Releaser) -> object:
-        return correct_scores(network, real, lambda some: padded[some], labels, trainer, releaser)
+        correction = Correction.of(
+            network, real, lambda some: padded[some], labels, trainer, releaser.shards
+        )
+        train_privately(correction.head, correction.rows, correction.trainer, releaser)
+        return correction.corrected()
 
     first, second = padded.clone(), padded.clone()
     first[0] = 1.0

@@ -82,10 +82,9 @@ def experts(claim: Budget) -> Game:
     matrices' ninth of μ² stays unused.
     """
     from halfmask.vertical.channel import Message
-    from halfmask.vertical.experts import ExpertParty
-    from halfmask.vertical.newton import ExpertRows, NewtonConfig, expert_costs
+    from halfmask.vertical.experts import ExpertParty, ExpertRows, ExpertsConfig, expert_costs
 
-    config = NewtonConfig(prior_reach=1e-12, steps=16)
+    config = ExpertsConfig(prior_reach=1e-12, steps=16)
     rows = ExpertRows(row_norm=1.0, nonnegative=False, label_private=True, target_excess=200.0)
     mu = claim.mu
     ratio = mu
@@ -98,7 +97,7 @@ def experts(claim: Budget) -> Game:
             "audited", matrix, rows=rows, ratio=ratio, releaser=releaser, config=config
         )
         asked = Message(kind="expert-train", run="audit", round=1, arrays={"targets": targets})
-        return side.party.answer(asked)
+        return side.answer(asked)
 
     first = np.ones((1, 1)), np.array([201.0])
     second = (
@@ -129,8 +128,8 @@ def fdml(claim: Budget) -> Game:
         }
         for number in range(noise.epochs):
             place: dict[str, Any] = {"run": "audit", "round": number + 1}
-            side.party.answer(Message(kind="fdml-scores", arrays=rows, **place))
-            side.party.answer(Message(kind="fdml-step", **steps, **place))
+            side.answer(Message(kind="fdml-scores", arrays=rows, **place))
+            side.answer(Message(kind="fdml-step", **steps, **place))
 
     other = -1.0 if claim.relation == "replace" else 0.0
     return fit_game("fdml", claim, (np.array([[1.0]]), np.array([[other]])), fit)
@@ -139,8 +138,7 @@ def fdml(claim: Budget) -> Game:
 def counts(claim: Budget) -> Game:
     """The counts of an expert's scores by class, its model being given: a row changes its bin."""
     from halfmask.vertical.channel import Message
-    from halfmask.vertical.experts import ExpertParty
-    from halfmask.vertical.newton import ExpertRows
+    from halfmask.vertical.experts import ExpertParty, ExpertRows
 
     # Half of the budget's square is for the model before it.
     whole = claim.scaled(math.sqrt(2))
@@ -152,7 +150,7 @@ def counts(claim: Budget) -> Game:
             "audited", matrix, rows=known, ratio=whole.mu, releaser=releaser, aggregate_share=0.5
         )
         asked = Message(kind="expert-train", run="audit", round=1, arrays={"targets": targets})
-        return side.party.answer(asked)
+        return side.answer(asked)
 
     first = np.repeat([-1.0, 1.0], 50)[:, None]
     second = first.copy()
@@ -175,11 +173,18 @@ def expert_labels(claim: Budget) -> Game:
     """
     from halfmask.accounting.ledger import MemoryLedger
     from halfmask.vertical.channel import LocalChannel
-    from halfmask.vertical.coordinator import Coordinator
-    from halfmask.vertical.experts import PRIOR_SHARE, ExpertParty, pay_for_labels, train_experts
-    from halfmask.vertical.newton import ExpertRows, NewtonConfig, expert_costs
+    from halfmask.vertical.experts import (
+        PRIOR_SHARE,
+        ExpertParty,
+        ExpertRows,
+        ExpertsConfig,
+        charge_labels,
+        expert_costs,
+        train_experts,
+    )
+    from halfmask.vertical.party import Coordinator
 
-    config = NewtonConfig(prior_reach=1e-12, steps=4)
+    config = ExpertsConfig(prior_reach=1e-12, steps=4)
     rows = ExpertRows(row_norm=1.0, nonnegative=False, label_private=True)
     mu = claim.mu
     unit = expert_costs(rows, 1.0, config)
@@ -202,9 +207,8 @@ def expert_labels(claim: Budget) -> Game:
             )
             for name, block in blocks.items()
         }
-        channel = LocalChannel({name: side.party for name, side in parties.items()})
-        coordinator = Coordinator(channel, labels)
-        terms = pay_for_labels(coordinator, releaser, claim)
+        coordinator = Coordinator(LocalChannel(parties), labels)
+        terms = charge_labels(coordinator, releaser, claim)
         return train_experts(coordinator, prior=terms)
 
     return fit_game("expert-labels", claim, (np.array([0.0, 1.0]), np.array([1.0, 1.0])), fit)
@@ -212,7 +216,7 @@ def expert_labels(claim: Budget) -> Game:
 
 def randomised_response(claim: Budget) -> Game:
     """Labels that were flipped by chance: the label of one row is the other one."""
-    from halfmask.vertical.labels import hide_labels
+    from halfmask.vertical.party import hide_labels
 
     def fit(labels: np.ndarray, releaser: Releaser) -> Any:
         return hide_labels(labels, epsilon=claim.epsilon, releaser=releaser)

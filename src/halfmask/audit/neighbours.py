@@ -33,11 +33,11 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from halfmask.accounting.budget import Budget
-from halfmask.audit.finding import Finding
-from halfmask.cells import cell_text
-from halfmask.encoding import same_levels
+from halfmask.audit.distinguish import Finding
+from halfmask.data.cells import cell_text
+from halfmask.data.encoding import same_levels
+from halfmask.data.reading import read_csv, read_frame
 from halfmask.errors import DataError, InputError
-from halfmask.reading import read_csv, read_frame
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder, Table
 

@@ -20,20 +20,21 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
 
 from halfmask.accounting.events import (
     Event,
     GaussianEvent,
     PoissonGaussianEvent,
-    RandomizedResponseEvent,
+    RandomisedResponseEvent,
+    Relation,
 )
-from halfmask.accounting.relations import Relation
-from halfmask.errors import ReplayError
-from halfmask.mechanisms.release import Book, Door, Releaser
-from halfmask.mechanisms.sampling import Indices
+from halfmask.errors import InputError, ReplayError
+from halfmask.estimators import _HalfmaskEstimator
+from halfmask.mechanisms.release import Book, Door, Indices, Releaser
 from halfmask.model import Model
-
-Floats = NDArray[np.float64]
+from halfmask.settings import CONFIG, split_method
+from halfmask.types import Floats
 
 NOT_PRIVATE = (
     "Not private: an audit fitted this model, kept the exact value of every release and charged no "
@@ -159,7 +160,7 @@ class Recorder(Releaser):
     def again(self, release: Release, count: int) -> Release:
         """A release with `count` noisy values, one below the other, of fresh noise each."""
         values = np.broadcast_to(release.value, (count, *release.value.shape))
-        if isinstance(release.event, RandomizedResponseEvent):
+        if isinstance(release.event, RandomisedResponseEvent):
             told = self._flip(values.reshape(-1), release.event.epsilon).reshape(values.shape)
         else:
             told = self._add(values, release.noise_std)
@@ -176,7 +177,7 @@ class Recorder(Releaser):
     def answered(self, answers: Floats, epsilon: float, what: str) -> Floats:
         """Answers of which some are flipped, noted."""
         self.pay()
-        event = RandomizedResponseEvent(epsilon=epsilon, categories=2)
+        event = RandomisedResponseEvent(epsilon=epsilon, categories=2)
         return self._note(answers, math.nan, event, what, lambda: self._flip(answers, epsilon))
 
     def batch(self, rows: int, draw: Callable[[], Indices]) -> Indices:
@@ -372,7 +373,7 @@ def _log_density(release: Release, mean: Floats) -> Floats:
     """Up to a constant: log of the density at what was released, relative to that of mean zero."""
     event, flat = release.event, mean.reshape(-1)
     noisy = release.noisy.reshape(-1, flat.size)
-    if isinstance(event, RandomizedResponseEvent):
+    if isinstance(event, RandomisedResponseEvent):
         return np.asarray(event.epsilon * np.sum(noisy == flat, axis=1))
     tilt: Floats = (noisy @ flat - float(flat @ flat) / 2) / release.noise_std**2
     if not (isinstance(event, PoissonGaussianEvent) and event.rate < 1):
@@ -404,3 +405,52 @@ def _described(model: Model) -> str:
 def _same(one: NDArray[Any], two: NDArray[Any]) -> bool:
     numbers = one.dtype.kind == "f"
     return one.shape == two.shape and np.array_equal(one, two, equal_nan=numbers)
+
+
+# --- Record a training, release by release, and replay it on another frame.
+# `record` fits a copy of an estimator and keeps, beside each noisy value, the exact one. `replay`
+# runs the same fit on another frame and hands it the recorded noisy values, so that both are at the
+# same point of an adaptive method at each release. On neighbouring frames nothing but the exact
+# values may differ, and these by no more than was charged for: a check without any statistics.
+# Guarantee: docs/proofs/audit.md.
+
+
+def record(estimator: Any, frame: Any, y: Any = None, *, sample_weight: Any = None) -> Transcript:
+    """Fit a copy of `estimator` on `frame`, as its own `fit` would, and keep every release.
+
+    The transcript is not private, and no ledger is charged.
+    """
+    return recorded(partial(_fitted, estimator, frame, y, sample_weight))
+
+
+def replay(
+    estimator: Any, frame: Any, transcript: Transcript, y: Any = None, *, sample_weight: Any = None
+) -> Transcript:
+    """The same fit on another frame, handed the noisy values and the draws of `transcript`.
+
+    Returns its own transcript: its exact values, the same noisy ones. A fit that plans other
+    releases, of another shape or with other noise, raises ReplayError: between neighbours that
+    difference would show without any noise.
+    """
+    told = replayed(transcript, partial(_fitted, estimator, frame, y, sample_weight))
+    if learnt(told.model.model_) != learnt(transcript.model.model_):
+        raise ReplayError(
+            "What the encoding learnt from the frame (levels, bins, classes) is not what it learnt "
+            "from the recorded one. " + LEAK
+        )
+    return told
+
+
+def _fitted(estimator: Any, frame: Any, y: Any, sample_weight: Any, door: Door) -> Any:
+    if not isinstance(estimator, _HalfmaskEstimator):
+        raise InputError(
+            f"Expected an estimator of halfmask, got {type(estimator).__name__}: pass the last "
+            "step of a pipeline, and the frame it is given."
+        )
+    _, options = split_method(getattr(estimator, "method", ""), estimator.options)
+    config = options.get(CONFIG)
+    if options.get("public_seed", getattr(config, "public_seed", 0)) is None:
+        raise InputError("A replay draws public batches again: pass a number as public_seed.")
+    fitted = clone(estimator).set_params(ledger=None)
+    fitted._adopt(fitted._trained(frame, y, door, sample_weight=sample_weight))
+    return fitted

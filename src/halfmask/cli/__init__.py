@@ -16,16 +16,19 @@ from typing import Any, NoReturn
 
 import click
 
-from halfmask.cli.interrupts import asked, heard
+from halfmask.cli.output import asked, heard
+from halfmask.data.spool import forget
 from halfmask.errors import HalfmaskError
-from halfmask.spool import forget
 
 # name: (module:attribute, what `halfmask --help` says), so that help needs no import of the command
 COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("halfmask.cli.init:init", "Write a schema template for a file: names and types only."),
-    "derive": ("halfmask.cli.derive:derive", "Make functions of private columns public."),
+    "init": (
+        "halfmask.cli.schema:init",
+        "Write a schema template for a file: names and types only.",
+    ),
+    "derive": ("halfmask.cli.schema:derive", "Make functions of private columns public."),
     "check": (
-        "halfmask.cli.check:check",
+        "halfmask.cli.schema:check",
         "Every fault and warning of a schema and a file, before spending.",
     ),
     "studio": (
@@ -35,17 +38,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("halfmask.cli.plan:plan", "Noise, steps and error to expect, before touching data."),
     "train": ("halfmask.cli.train:train", "Train a model under a privacy budget."),
     "predict": ("halfmask.cli.predict:predict", "Predict with a trained model."),
-    "evaluate": ("halfmask.cli.evaluate:evaluate", "Score a model on rows of yours."),
+    "evaluate": ("halfmask.cli.predict:evaluate", "Score a model on rows of yours."),
     "compare": ("halfmask.cli.compare:compare", "Several methods side by side under one budget."),
     "report": ("halfmask.cli.report:report", "Write a model's guarantee and curves as a web page."),
     "audit": ("halfmask.cli.audit:audit", "Attack a model or mechanism and test its epsilon."),
     "account": (
-        "halfmask.cli.account:account",
+        "halfmask.cli.plan:account",
         "Epsilon from noise and steps, or noise from epsilon.",
     ),
     "vertical": ("halfmask.cli.vertical:vertical", "Columns held by different organisations."),
-    "reproduce": ("halfmask.cli.reproduce:reproduce", "Run a published experiment again."),
-    "bench": ("halfmask.cli.bench:bench", "Time us against other packages, side by side."),
+    "reproduce": ("halfmask.cli.research:reproduce", "Run a published experiment again."),
+    "bench": ("halfmask.cli.research:bench", "Time us against other packages, side by side."),
     "ledger": ("halfmask.cli.ledger:ledger", "Create, show and verify a data set's budget."),
     "demo": ("halfmask.cli.demo:demo", "All of it in a minute, on the embedded census data."),
 }

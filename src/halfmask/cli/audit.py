@@ -61,7 +61,7 @@ def audit(
 ) -> None:
     """Attack MODEL (with --data) or a --mechanism; exit 4 where its claim is refuted."""
     from halfmask.accounting.budget import Budget
-    from halfmask.accounting.relations import check_relation
+    from halfmask.accounting.events import check_relation
     from halfmask.errors import InputError
 
     claim = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))

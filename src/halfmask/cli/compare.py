@@ -3,19 +3,221 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import numpy as np
 
-from halfmask.cli.interrupts import after_this
-from halfmask.cli.options import settings_options, training_options
-from halfmask.cli.output import emit, json_option, note, plain, reporting
-from halfmask.cli.schemas import read_schema
+from halfmask.accounting.accountant import epsilon as account
+from halfmask.accounting.budget import Budget, round_down
+from halfmask.accounting.events import Event, check_relation
+from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
+from halfmask.cli.options import read_schema, settings_options, training_options
+from halfmask.cli.output import after_this, emit, json_option, note, plain, reporting
+from halfmask.errors import BudgetExceededError, InputError
+from halfmask.mechanisms.noise import noise_source
+from halfmask.methods.auto import Choice
+from halfmask.model import Model
+from halfmask.progress import part_of
+from halfmask.table import Encoder, Table, read_frame
+from halfmask.training import choose_method, train, whole_seconds
 
-if TYPE_CHECKING:
-    from halfmask.comparison import Trained
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonPlan:
+    """Which methods, the epsilon of each, and what all of them together will cost."""
+
+    choices: tuple[Choice, ...]
+    auto: str | None
+    each: float
+    total: float
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """One method's model and the time it took."""
+
+    choice: Choice
+    model: Model
+    seconds: int
+
+
+class _RehearsedError(Exception):
+    """A rehearsal has come to the charge of its whole plan."""
+
+
+class _Rehearsal(MemoryLedger):
+    """Writes down what would be charged, and stops the method there: a training charges once."""
+
+    def charge(
+        self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
+    ) -> int:
+        super().charge(events, what)
+        raise _RehearsedError
+
+
+class _Total(BudgetLedger):
+    """The comparison's own budget and, behind it, the data set's ledger: both must agree."""
+
+    def __init__(self, own: MemoryLedger, book: Ledger | None) -> None:
+        self.budget = own.budget
+        self._own, self._book = own, book
+        self._in_book: dict[int, int] = {}
+
+    def charge(
+        self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
+    ) -> int:
+        number = self._own.charge(events, what, seeded=seeded, run=run)
+        if self._book is not None:
+            try:
+                self._in_book[number] = self._book.charge(events, what, seeded=seeded, run=run)
+            except BaseException:
+                self._own.refund(number)
+                raise
+        return number
+
+    def refund(self, charge: int) -> None:
+        if self._book is not None:
+            self._book.refund(self._in_book.pop(charge))
+        self._own.refund(charge)
+
+    def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
+        self._own.begin_part(charge, events, what)
+
+    def check_room(self, events: Sequence[Event]) -> None:
+        self._own.check_room(events)
+        if self._book is not None:
+            self._book.check_room(events)
+
+    def events(self) -> tuple[Event, ...]:
+        return self._own.events()
+
+
+def blank(table: Table) -> Table:
+    """The table without a private value: the first code or zeros for all; public columns stay."""
+    label = table.label
+    if table.label_private and label is not None:
+        label = np.zeros_like(label)
+    return replace(table, features=table.features.blank(), label=label)
+
+
+def plan(
+    table: Table,
+    methods: Sequence[str],
+    budget: Budget,
+    *,
+    configs: Mapping[str, Any] | None = None,
+) -> ComparisonPlan:
+    """Split `budget` evenly: the largest found equal share whose composition fits.
+
+    `configs` are configurations by method (halfmask.settings), where one is not the default.
+    """
+    if not methods:
+        raise InputError("Name at least one method with --methods.")
+    epsilon, delta = budget.epsilon, budget.delta
+    each = gaussian_epsilon(gaussian_mu(epsilon, delta) / len(methods) ** 0.5, delta)
+    choices, auto = _distinct(table, methods, configs or {})
+    if len(choices) < len(methods):
+        each = gaussian_epsilon(gaussian_mu(epsilon, delta) / len(choices) ** 0.5, delta)
+    each = min(each, epsilon)
+    empty = blank(table)
+    for _ in range(_ATTEMPTS):
+        share = round_down(each)
+        events = tuple(
+            event
+            for choice in choices
+            for event in _rehearse(empty, choice, replace(budget, epsilon=share))
+        )
+        total = account(events, delta=delta, relation=budget.relation)
+        if total <= epsilon:
+            return ComparisonPlan(
+                choices=choices, auto=auto, each=share, total=total, events=events
+            )
+        # Sampled steps compose a little worse than Gaussians of the same epsilon.
+        each *= 0.998 * epsilon / total
+    raise InputError(
+        "No even split of this budget was found: compare fewer methods, or raise epsilon."
+    )
+
+
+def _distinct(
+    table: Table, methods: Sequence[str], configs: Mapping[str, Any]
+) -> tuple[tuple[Choice, ...], str | None]:
+    """Every method once: where `auto` picks one that is listed too, it is not paid for twice."""
+    found: dict[str, Choice] = {}
+    auto = None
+    for name in methods:
+        choice = choose_method(name, table)
+        choice = replace(choice, config=configs.get(choice.method))
+        if name == "auto":
+            auto = choice.method
+        if name == "auto" or choice.method not in found:
+            found[choice.method] = choice
+    return tuple(found.values()), auto
+
+
+def _rehearse(empty: Table, choice: Choice, budget: Budget) -> tuple[Event, ...]:
+    book = _Rehearsal.of(budget)
+    with suppress(_RehearsedError):
+        train(empty, budget, method=choice, noise=noise_source(), ledger=book)
+    return book.events()
+
+
+def check_ledger(planned: ComparisonPlan, book: Ledger) -> None:
+    """Refuse before anything is spent, if the data set's ledger has no room for the whole plan."""
+    try:
+        book.check_room(planned.events)
+    except BudgetExceededError as error:
+        raise BudgetExceededError(
+            f"{book.path.name} has no room for this comparison; nothing was trained or charged. "
+            f"{error}"
+        ) from None
+
+
+def run(
+    table: Table,
+    planned: ComparisonPlan,
+    budget: Budget,
+    *,
+    encoder: Encoder | None = None,
+    book: Ledger | None = None,
+    keep: Callable[[Trained], None] | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> tuple[tuple[Trained, ...], BudgetLedger]:
+    """Train every method of the plan; every charge goes to the total and to `book`.
+
+    `keep` is called as soon as a model is trained: it is paid for, whatever happens to the next.
+    """
+    total = _Total(MemoryLedger.of(budget), book)
+    trained = []
+    for place, choice in enumerate(planned.choices):
+        if progress is not None:
+            progress(place / len(planned.choices), choice.method)
+        started = time.perf_counter()
+        with part_of("compare", place / len(planned.choices), (place + 1) / len(planned.choices)):
+            model = train(
+                table,
+                replace(budget, epsilon=planned.each),
+                method=choice,
+                noise=noise_source(),
+                encoder=encoder,
+                ledger=total,
+            )
+        seconds = whole_seconds(started)
+        trained.append(Trained(choice=choice, model=model, seconds=seconds))
+        if keep is not None:
+            keep(trained[-1])
+    return tuple(trained), total
+
 
 SPENDS = (
     "Comparing spends budget: every method is trained on the same rows, and all of them together "
@@ -62,15 +264,9 @@ def compare(
     as_json: bool,
 ) -> None:
     """Train several methods on DATA (CSV or Parquet) and score them side by side."""
-    from halfmask import comparison
-    from halfmask.accounting.budget import Budget
-    from halfmask.accounting.ledger import Ledger
-    from halfmask.accounting.relations import check_relation
-    from halfmask.errors import InputError
-    from halfmask.model_folder import write_text
-    from halfmask.model_ledger import link_ledger
+    from halfmask.model_folder import link_ledger
     from halfmask.settings import configs_for_methods
-    from halfmask.table import Encoder, read_frame
+    from halfmask.storage import write_text
 
     budget = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
     if test_file is None and out is None:
@@ -90,11 +286,11 @@ def compare(
     if test_file is not None:
         test = encoder.encode(read_frame(test_file), with_label=True, with_unit=False)
     note(SPENDS)
-    planned = comparison.plan(table, names, budget, configs=configs)
+    planned = plan(table, names, budget, configs=configs)
     book = None
     if ledger_file is not None:
         book = Ledger.open(ledger_file)
-        comparison.check_ledger(planned, book)
+        check_ledger(planned, book)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         if book is None:
@@ -112,7 +308,7 @@ def compare(
                 link_ledger(out / item.choice.method, book.path)
 
     with reporting("compare") as progress:
-        trained, total = comparison.run(
+        trained, total = run(
             table,
             planned,
             budget,
@@ -158,19 +354,15 @@ def _row(item: Trained, auto: str | None, test: Any, out: Path | None) -> dict[s
     return row
 
 
-def _metric(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    return next((name for name in ("accuracy", "rmse") if name in rows[0]), None)
-
-
 def _figure(rows: Sequence[Mapping[str, Any]], out: Path) -> str | None:
     """compare.svg, where there are scores to draw and matplotlib to draw them with."""
     from importlib.util import find_spec
 
-    metric = _metric(rows)
+    metric = next((name for name in ("accuracy", "rmse") if name in rows[0]), None)
     if metric is None or find_spec("matplotlib") is None:
         return None
-    from halfmask.model_folder import replacing
     from halfmask.report.plots import house_style, method_bars
+    from halfmask.storage import replacing
 
     named = [(_name(row), float(row[metric])) for row in rows]
     figure = method_bars(named, metric=f"{metric} on the test rows").get_figure(root=True)

@@ -34,13 +34,13 @@ def demo(epsilon: float, out: Path, as_json: bool) -> None:
     """Train on the embedded Adult census: all private, half masked, only the label private."""
     from sklearn.linear_model import LogisticRegression
 
-    from halfmask.accounting.relations import check_epsilon
+    from halfmask.accounting.events import check_epsilon
     from halfmask.audit.catalogue import game_named
     from halfmask.audit.distinguish import distinguish
-    from halfmask.experiments.adult_erm import accuracy, adult_tables
-    from halfmask.experiments.adult_roles import role_sets
+    from halfmask.datasets import adult_roles, adult_tables
     from halfmask.mechanisms.noise import noise_source
-    from halfmask.signs import part_of
+    from halfmask.progress import part_of
+    from halfmask.scoring import scores
     from halfmask.training import train, whole_seconds
 
     check_epsilon(epsilon)
@@ -50,7 +50,7 @@ def demo(epsilon: float, out: Path, as_json: bool) -> None:
     rows: list[dict[str, Any]] = []
     kept = None
     with reporting("demo") as report:
-        for place, (name, schema) in enumerate(zip(names, role_sets().values(), strict=True)):
+        for place, (name, schema) in enumerate(zip(names, adult_roles().values(), strict=True)):
             report(place / 4, name)
             encoder, table, test = adult_tables(None, schema)
             if place == 0:
@@ -68,7 +68,7 @@ def demo(epsilon: float, out: Path, as_json: bool) -> None:
             rows.append(
                 {
                     "model": name,
-                    "accuracy": accuracy(model, test),
+                    "accuracy": scores(model, test)["accuracy"],
                     "epsilon": model.privacy.epsilon,
                     "delta": delta,
                     "relation": model.privacy.relation,
@@ -122,9 +122,9 @@ def written_report(folder: Path) -> Path:
 
         write_report(folder, folder / "report.html")
         return folder / "report.html"
-    from halfmask.model_folder import write_text
     from halfmask.report.card import markdown
     from halfmask.report.facts import gather
+    from halfmask.storage import write_text
 
     text = markdown(gather(folder, with_effects=False))
     write_text(folder / "report.md", text)

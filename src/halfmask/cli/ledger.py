@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from halfmask.accounting.budget import printed, printed_room
-from halfmask.accounting.relations import RELATIONS
+from halfmask.accounting.events import RELATIONS
 from halfmask.cli.output import emit, json_option
 
 if TYPE_CHECKING:

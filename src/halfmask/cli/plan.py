@@ -1,7 +1,10 @@
-"""`halfmask plan`: noise, steps, error to expect and rows needed, before any data is touched."""
+"""`halfmask plan` and `halfmask account`: what to expect, and what was spent, before any data is
+touched.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,12 +12,149 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from halfmask.accounting.budget import Budget, printed
-from halfmask.accounting.relations import RELATIONS, check_relation
+from halfmask.accounting.events import PAIRS, RELATIONS, check_relation
+from halfmask.cli.options import read_schema
 from halfmask.cli.output import emit, json_option, note
-from halfmask.cli.schemas import read_schema
+from halfmask.errors import InputError
 
 if TYPE_CHECKING:
-    from halfmask.methods.planner import Plan, TablePlan, Task
+    from halfmask.accounting.events import Contribution, Relation
+    from halfmask.methods.planner import RunFacts, RunPlan, TablePlan
+
+
+# --- `halfmask account`: the missing one of epsilon, noise and steps.
+
+
+@click.command()
+@click.option(
+    "--q", default=1.0, show_default=True, help="Sampling rate of a row; 1 uses all rows."
+)
+@click.option("--noise", type=float, help="Noise multiplier: noise std / clip norm.")
+@click.option("--steps", type=int, help="Number of releases.")
+@click.option("--epsilon", type=float, help="Leave out --noise (or --steps) to find it.")
+@click.option("--delta", type=float, required=True, help="Between 0 and 1, well below 1/rows.")
+@click.option(
+    "--relation",
+    type=click.Choice(PAIRS),
+    default="replace",
+    show_default=True,
+    help="What may differ: a row's private part replaced or withheld, or a private label whose "
+    "contributions are orthogonal.",
+)
+@json_option
+def account(
+    *,
+    q: float,
+    noise: float | None,
+    steps: int | None,
+    epsilon: float | None,
+    delta: float,
+    relation: str,
+    as_json: bool,
+) -> None:
+    """The missing one of epsilon, noise and steps, of Gaussian steps on Poisson-sampled rows.
+
+    \b
+    halfmask account --q 0.0625 --noise 1 --steps 160 --delta 1e-5     epsilon
+    halfmask account --q 0.0625 --epsilon 1 --steps 160 --delta 1e-5   noise multiplier
+    halfmask account --q 0.0625 --epsilon 1 --noise 1 --delta 1e-5     most steps
+    """
+    _check(q=q, noise=noise, steps=steps, epsilon=epsilon, delta=delta)
+    from halfmask.accounting import accountant
+    from halfmask.accounting.events import PoissonGaussianEvent
+
+    under: Relation = "withhold" if relation == "withhold" else "replace"
+    contribution: Contribution = "label" if relation == "label" else "general"
+
+    def spent(noise: float, steps: int) -> float:
+        event = PoissonGaussianEvent(
+            noise_multiplier=noise, rate=q, steps=steps, contribution=contribution
+        )
+        return accountant.epsilon([event], delta=delta, relation=under)
+
+    if noise is None:
+        from halfmask.accounting.calibrate import noise_multiplier
+
+        assert epsilon is not None
+        assert steps is not None
+        noise = noise_multiplier(
+            Budget(epsilon=epsilon, delta=delta, relation=under),
+            rate=q,
+            steps=steps,
+            contribution=contribution,
+        )
+    elif steps is None:
+        from halfmask.accounting.calibrate import most_steps
+
+        assert epsilon is not None
+        steps = most_steps(
+            Budget(epsilon=epsilon, delta=delta, relation=under),
+            rate=q,
+            noise_multiplier=noise,
+            contribution=contribution,
+        )
+        if steps == 0:
+            raise InputError(
+                f"Not even one step with noise {noise:g} stays within epsilon {printed(epsilon)}. "
+                "Give a larger --noise or --epsilon."
+            )
+    accounted = spent(noise, steps)
+    claimed = accounted if epsilon is None else epsilon
+    data = {
+        "epsilon": claimed,
+        "delta": delta,
+        "relation": relation,
+        "noise_multiplier": noise,
+        "q": q,
+        "steps": steps,
+        "accounted_epsilon": accounted,
+        "holds_for": _HOLDS_FOR[relation],
+    }
+    rows = "all rows" if q == 1 else f"rows sampled at rate {q:g}"
+    text = (
+        f"epsilon {printed(claimed)} at delta {delta:g} ({relation}): {steps} steps on {rows}, "
+        f"noise multiplier {noise:.6g}"
+    )
+    emit(data, f"{text}\nIt holds for {_HOLDS_FOR[relation]}.", as_json)
+
+
+_HOLDS_FOR = {
+    "replace": "every public function f of a row: differential privacy under replacement is "
+    "feature differential privacy for all of them (Proposition 2.3 of the feature-DP paper)",
+    "withhold": "every public function f of a row whose private part is withheld, not replaced",
+    "label": "f(x, y) = x alone: public features and contributions of labels that are orthogonal",
+}
+
+
+def _check(
+    *, q: float, noise: float | None, steps: int | None, epsilon: float | None, delta: float
+) -> None:
+    if not 0 < q <= 1:
+        raise InputError(
+            f"Expected --q in (0, 1], got {q:g}. It is the rate at which rows are drawn."
+        )
+    if not 0 < delta < 1:
+        raise InputError(
+            f"Expected --delta strictly between 0 and 1, got {delta:g}. Take one well below 1/rows."
+        )
+    for name, value in (("--noise", noise), ("--epsilon", epsilon)):
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise InputError(f"Expected a finite {name} > 0, got {value:g}.")
+    if steps is not None and steps < 1:
+        raise InputError(f"Expected --steps >= 1, got {steps}.")
+    given = [name for name, value in _named(noise, steps, epsilon) if value is not None]
+    if len(given) != 2:
+        found = " and ".join(given) or "none of them"
+        raise InputError(
+            f"Give two of --noise, --steps and --epsilon to find the third; got {found}."
+        )
+
+
+def _named(
+    noise: float | None, steps: int | None, epsilon: float | None
+) -> tuple[tuple[str, float | None], ...]:
+    return ("--noise", noise), ("--steps", steps), ("--epsilon", epsilon)
+
 
 _METHODS = ("auto", "additive", "one-shot", "gd", "sgd", "dp-sgd", "label-span")
 _ASSUMES = "rows of norm at most 1 and coefficients in the unit ball"
@@ -98,7 +238,7 @@ def plan(
     rows of norm at most 1 and coefficients in the unit ball. Nothing is charged.
     """
     from halfmask.errors import InputError
-    from halfmask.methods.planner import Task
+    from halfmask.methods.planner import RunFacts
     from halfmask.methods.planner import plan as make_plan
 
     budget = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
@@ -112,7 +252,7 @@ def plan(
     else:
         if rows is None or columns is None:
             raise InputError("Pass --rows and --columns, or --schema with --rows or --data.")
-        task = Task(
+        task = RunFacts(
             rows=rows,
             columns=columns,
             epsilon=epsilon,
@@ -156,7 +296,7 @@ def plan(
     emit(found, _text(made), as_json)
 
 
-def _emit_lecture(task: Task, target_error: float, as_json: bool) -> None:
+def _emit_lecture(task: RunFacts, target_error: float, as_json: bool) -> None:
     from halfmask.methods.planner import lecture_plan
 
     made = lecture_plan(task, target_error=target_error)
@@ -173,7 +313,7 @@ def _emit_lecture(task: Task, target_error: float, as_json: bool) -> None:
     emit({**made, **_asked(task), "assumes": _ASSUMES}, "\n".join(lines), as_json)
 
 
-def _emit_paper(task: Task, target_error: float, as_json: bool) -> None:
+def _emit_paper(task: RunFacts, target_error: float, as_json: bool) -> None:
     from halfmask.methods.planner import paper_plan
 
     made = paper_plan(task, target_error=target_error)
@@ -195,7 +335,7 @@ def _emit_paper(task: Task, target_error: float, as_json: bool) -> None:
     emit({**made, **_asked(task), "assumes": _ASSUMES}, "\n".join(lines), as_json)
 
 
-def _asked(task: Task) -> dict[str, Any]:
+def _asked(task: RunFacts) -> dict[str, Any]:
     return {
         "rows": task.rows,
         "columns": task.columns,
@@ -211,10 +351,10 @@ def _from_schema(
     data: Path | None,
     rows: int | None,
     budget: Budget,
-) -> tuple[Task, float]:
+) -> tuple[RunFacts, float]:
     """The facts of a table, and how many rows it counts as: a person with several counts as one."""
     from halfmask.errors import InputError
-    from halfmask.methods.planner import Task
+    from halfmask.methods.planner import RunFacts
 
     if schema_file is None:
         raise InputError("A file of rows needs its schema: pass --schema as well.")
@@ -222,7 +362,7 @@ def _from_schema(
         raise InputError("Pass either --rows or --data with a schema: one of them says how many.")
     schema = read_schema(schema_file, *([] if data is None else [data]))
     label = schema.label
-    task = Task(
+    task = RunFacts(
         rows=1 if rows is None else rows,
         columns=len(schema.columns),
         epsilon=budget.epsilon,
@@ -234,8 +374,8 @@ def _from_schema(
     )
     if data is None:
         return task, float(task.rows)
+    from halfmask.data.reading import read_frame
     from halfmask.methods.additive import row_weights
-    from halfmask.reading import read_frame
     from halfmask.table import Encoder
 
     frame = read_frame(data)
@@ -245,7 +385,7 @@ def _from_schema(
     return replace(task, rows=table.n), total / most
 
 
-def _additive(task: Task, method: str, *, with_schema: bool) -> str | None:
+def _additive(task: RunFacts, method: str, *, with_schema: bool) -> str | None:
     """Why additive is planned for; None where another method is."""
     from halfmask.methods.planner import default_method
 
@@ -258,7 +398,7 @@ def _additive(task: Task, method: str, *, with_schema: bool) -> str | None:
 
 
 def _emit_table_plan(
-    task: Task, counted: float, reason: str, plot: Path | None, as_json: bool
+    task: RunFacts, counted: float, reason: str, plot: Path | None, as_json: bool
 ) -> None:
     from halfmask.errors import InputError
     from halfmask.methods.planner import table_plan
@@ -270,7 +410,7 @@ def _emit_table_plan(
     emit(data, _table_plan_text(made, task), as_json)
 
 
-def _table_plan_text(made: TablePlan, task: Task) -> object:
+def _table_plan_text(made: TablePlan, task: RunFacts) -> object:
     from rich.console import Group
     from rich.table import Table
 
@@ -302,7 +442,7 @@ def _table_plan_text(made: TablePlan, task: Task) -> object:
     return Group("\n".join(words), table)
 
 
-def _text(made: Plan) -> object:
+def _text(made: RunPlan) -> object:
     from rich.console import Group
     from rich.table import Table
 
@@ -329,12 +469,12 @@ def _text(made: Plan) -> object:
     return Group("\n".join(words), table)
 
 
-def draw(made: Plan, path: Path) -> None:
+def draw(made: RunPlan, path: Path) -> None:
     """Error against rows, a line for each epsilon, as a picture file."""
     from matplotlib.figure import Figure
 
     from halfmask.errors import InputError
-    from halfmask.model_folder import replacing
+    from halfmask.storage import replacing
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()

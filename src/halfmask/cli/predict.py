@@ -1,20 +1,21 @@
-"""`halfmask predict`: classes and probabilities, or numbers, for new rows."""
+"""`halfmask predict` and `halfmask evaluate`: new rows in, predictions or scores out."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfmask.cli.options import encoded_pieces
 from halfmask.cli.output import emit, json_option, reporting
-from halfmask.cli.rows import encoded_pieces
 
 if TYPE_CHECKING:
+    from halfmask.data.reading import FileRows
     from halfmask.model import Model
-    from halfmask.reading import FileRows
+    from halfmask.table import Table
 
 
 @click.command()
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 @json_option
 def predict(model: Path, data: Path, out: Path | None, overwrite: bool, as_json: bool) -> None:
     """Predict the rows of DATA with MODEL (a folder that train wrote); rows stay in order."""
+    from halfmask.data.reading import open_rows
     from halfmask.errors import InputError
     from halfmask.model import Model
-    from halfmask.model_folder import replacing
-    from halfmask.reading import open_rows
+    from halfmask.storage import replacing
 
     if as_json and out is None:
         raise InputError("With --json, name the file to write with --out.")
@@ -70,3 +71,198 @@ def _parts(fitted: Model, rows: FileRows, report: Callable[[float, str], None]) 
         pyarrow.csv.write_csv(pa.table(columns, names=_names(fitted)), written, options)
         report((start + table.n) / rows.num_rows, f"{start + table.n:,} rows")
         yield written.getvalue()
+
+
+# --- `halfmask evaluate`: scores on rows of the user's own, which no guarantee covers.
+
+
+NOT_COVERED = "Computed from the labels of these rows: not covered by the guarantee."
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("data", type=click.Path(path_type=Path))
+@click.option(
+    "--party",
+    "parties",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="For a vertical model, whose DATA has ids and labels: each party's rows, or its own file.",
+)
+@click.option("--by", metavar="COLUMN", help="Scores for each value of this column of DATA.")
+@click.option(
+    "--reference",
+    type=click.Path(path_type=Path),
+    help="Fit models without privacy on this file (the training rows), to compare: NOT PRIVATE.",
+)
+@json_option
+def evaluate(
+    model: Path,
+    data: Path,
+    parties: tuple[str, ...],
+    by: str | None,
+    reference: Path | None,
+    as_json: bool,
+) -> None:
+    """Score MODEL on the labelled rows of DATA: accuracy, log loss, AUC; or RMSE and R².
+
+    Beside them: a constant, and the public columns alone where the model has such a part;
+    precision, recall, calibration and the confusion matrix of classes; scores by group with --by.
+    """
+    from halfmask.data.frames import check_columns, texts
+    from halfmask.data.reading import open_rows
+    from halfmask.errors import DataError, InputError
+    from halfmask.model import Model
+    from halfmask.report.covered import covered_scores
+    from halfmask.scoring import judge
+
+    if is_vertical(model):
+        if by is not None or reference is not None:
+            raise InputError("--by and --reference are for a model of one table.")
+        _emit(_vertical_scores(model, data, parties), as_json)
+        return
+    if parties:
+        raise InputError("--party is for a vertical model: this one has all its columns in DATA.")
+    fitted = Model.load(model)
+    with open_rows(data) as rows, reporting("evaluate") as report:
+        label = None if fitted.encoder is None else fitted.encoder.schema.label.name
+        if label is not None and label not in rows.column_names:
+            raise DataError(
+                f"Evaluating needs the label: {str(data)!r} has no column {label!r}. "
+                "Use predict for rows without it."
+            )
+
+        def tables() -> Iterator[Table]:
+            for start, table in encoded_pieces(fitted, rows, with_label=True):
+                yield table
+                report((start + table.n) / rows.num_rows, f"{start + table.n:,} rows")
+
+        groups = None
+        if by is not None:
+            check_columns(rows, [by])
+            groups = texts(rows.columns([by]), by).to_pylist()
+        measured = judge(fitted, tables(), groups)
+    if reference is not None:
+        measured["reference"] = reference_of(fitted, reference, data)
+    covered = covered_scores(fitted.details)
+    result = {
+        **measured,
+        "covered_by_guarantee": False,
+        "covered": None if covered is None else covered.to_json(),
+    }
+    emit(result, _text(measured, by), as_json)
+
+
+_MAIN = ("rows", "accuracy", "log_loss", "auc", "rmse", "r2")
+
+
+def _text(measured: dict[str, Any], by: str | None) -> str:
+    """Within 80 columns."""
+    from halfmask.scoring import reference_lines
+
+    lines = [f"{name:>10}  {_shown(measured[name])}" for name in _MAIN if name in measured]
+    for title, key in (
+        ("a constant", "constant"),
+        ("the public columns alone", "public_columns_alone"),
+    ):
+        if key in measured:
+            told = ", ".join(f"{n.replace('_', ' ')} {_shown(v)}" for n, v in measured[key].items())
+            lines.append(f"To compare, {title}: {told}.")
+    if not measured["better_than_constant"]:
+        lines.append(
+            "On these rows the model is NO BETTER THAN A CONSTANT. More rows, a larger\n"
+            "epsilon or more public columns may help: halfmask check says how much."
+        )
+    if "classes" in measured:
+        lines += ["", f"{'class':<24}{'rows':>9}{'precision':>11}{'recall':>9}{'calibration':>13}"]
+        for name, each in measured["classes"].items():
+            cells = (each["precision"], each["recall"], each["calibration_error"])
+            shown = ["-" if value is None else f"{value:.3f}" for value in cells]
+            lines.append(
+                f"{name[:23]:<24}{each['rows']:>9,}{shown[0]:>11}{shown[1]:>9}{shown[2]:>13}"
+            )
+        lines += _confusion(measured["confusion"])
+    if by is not None:
+        lines += ["", f"By {by}:"]
+        for name, each in measured["groups"].items():
+            told = ", ".join(
+                f"{n.replace('_', ' ')} {'-' if v is None else _shown(v)}" for n, v in each.items()
+            )
+            lines.append(f"  {name[:20]:<20}  {told}")
+    if "reference" in measured:
+        lines += reference_lines(measured["reference"], "fitted on --reference, on these rows")
+    return "\n".join([*lines, "", NOT_COVERED])
+
+
+def reference_of(model: Model, training: Path, data: Path) -> dict[str, Any]:
+    """Models without privacy, fitted on one file and scored on another."""
+    from halfmask.data.reading import read_frame
+    from halfmask.errors import InputError
+    from halfmask.scoring import reference
+
+    if model.encoder is None:
+        raise InputError("A model of a bare array has no columns: leave out --reference.")
+    rows = model.encode(read_frame(training), with_label=True)
+    return reference(rows, [model.encode(read_frame(data), with_label=True)])
+
+
+def _confusion(counts: dict[str, dict[str, int]]) -> list[str]:
+    if len(counts) > 5:
+        return ["Confusion matrix: --json shows it."]
+    head = "".join(f"{name[:11]:>12}" for name in counts)
+    rows = [
+        f"{name[:15]:<16}" + "".join(f"{count:>12,}" for count in line.values())
+        for name, line in counts.items()
+    ]
+    return ["", f"{'true / called':<16}{head}", *rows]
+
+
+def is_vertical(model: Path) -> bool:
+    """Whether this is a model whose columns different parties hold, or the run file of one."""
+    from halfmask.vertical.queries import MODEL_FILE
+
+    return model.suffix == ".toml" or (model / MODEL_FILE).is_file()
+
+
+def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[str, float | None]:
+    import numpy as np
+
+    from halfmask.cli.vertical import load_model, named_files, scores_of
+    from halfmask.data.encoding import level_codes
+    from halfmask.data.frames import check_columns, numbers, texts
+    from halfmask.errors import DataError
+    from halfmask.scoring import class_scores, score_rows
+    from halfmask.table import read_frame
+    from halfmask.vertical.queries import read_ids
+
+    model = load_model(run)
+    frame = read_frame(data)
+    check_columns(frame, [model.id, model.label])
+    files = named_files(parties, "--party")
+    if model.classes is None:
+        wanted = numbers(frame, model.label)
+        if np.isnan(wanted).any():
+            row = int(np.isnan(wanted).argmax()) + 1
+            raise DataError(f"Column {model.label!r}, row {row}: the label is missing.")
+        found = scores_of(run, model, read_ids(data, model.id), files)
+        return score_rows(wanted, model.predicted(found), numbers=True)
+    codes = level_codes(texts(frame, model.label), model.classes)
+    if (codes < 0).any():
+        row = int((codes < 0).argmax()) + 1
+        raise DataError(
+            f"Column {model.label!r}, row {row}: expected one of the classes that were declared."
+        )
+    found = scores_of(run, model, read_ids(data, model.id), files)
+    return class_scores(codes, model.probabilities(found))
+
+
+def _emit(measured: Mapping[str, float | None], as_json: bool) -> None:
+    lines = [f"{name:>10}  {_shown(value)}" for name, value in measured.items()]
+    result = {**measured, "covered_by_guarantee": False}
+    emit(result, "\n".join([*lines, NOT_COVERED]), as_json)
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "undefined: these rows hold one class only"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from halfmask.cli.evaluate import is_vertical
 from halfmask.cli.output import emit, json_option, note, plain, reporting
+from halfmask.cli.predict import is_vertical
 
 if TYPE_CHECKING:
     from halfmask.report.facts import Facts
@@ -76,9 +76,9 @@ def report(
 ) -> None:
     """Write what MODEL (a folder that train wrote) promises, and to whom."""
     from halfmask.errors import InputError
-    from halfmask.model_folder import write_text
     from halfmask.report import words
     from halfmask.report.facts import gather
+    from halfmask.storage import write_text
 
     target = out or Path(_NAMES[form])
     if target.is_dir():
@@ -140,8 +140,8 @@ def _as_json(facts: Facts) -> str:
 
 def _vertical(model: Path, target: Path, form: str, as_json: bool) -> None:
     """Every party's statement in one document."""
-    from halfmask.cli.vertical_predict import load_model
-    from halfmask.model_folder import write_text
+    from halfmask.cli.vertical import load_model
+    from halfmask.storage import write_text
     from halfmask.vertical.statements import document
 
     fitted = load_model(model)

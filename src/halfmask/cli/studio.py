@@ -64,8 +64,8 @@ def studio(
     import starlette  # noqa: F401  (say that it is missing before the work, not after)
     import uvicorn  # noqa: F401
 
+    from halfmask.data.reading import open_rows
     from halfmask.errors import InputError
-    from halfmask.reading import open_rows
     from halfmask.studio.server import LOOPBACK, application, listening, new_token, serve
     from halfmask.studio.workshop import Files, Workshop
 

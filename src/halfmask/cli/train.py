@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import textwrap
 import time
@@ -12,17 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfmask.cli.interrupts import after_this
-from halfmask.cli.options import settings_options, training_options
-from halfmask.cli.output import emit, json_option, note
-from halfmask.cli.rows import machines, training_rows
-from halfmask.cli.schemas import read_schema
+from halfmask.cli.options import (
+    machines,
+    read_schema,
+    settings_options,
+    training_options,
+    training_rows,
+)
+from halfmask.cli.output import after_this, emit, json_option, note
 
 CHECKPOINT, RUN = "checkpoint.npz", ".run"
 
 if TYPE_CHECKING:
     from halfmask.accounting.budget import Budget
     from halfmask.accounting.ledger import BudgetLedger, Ledger
+    from halfmask.model import Model
 
 
 @click.command()
@@ -62,16 +68,16 @@ def train(
     Under torchrun every process trains on its part of the rows: see docs/many-machines.md.
     """
     from halfmask.accounting.budget import Budget
-    from halfmask.accounting.relations import check_relation
+    from halfmask.accounting.events import check_relation
     from halfmask.mechanisms.noise import noise_source
     from halfmask.mechanisms.shards import ALONE, rows_in_all
-    from halfmask.model_ledger import OWN, link_ledger
-    from halfmask.reference import reference as without_privacy
-    from halfmask.reference import reference_lines
+    from halfmask.model_folder import OWN, link_ledger
     from halfmask.report.covered import CONSTANT, covered_scores
+    from halfmask.scoring import reference as without_privacy
+    from halfmask.scoring import reference_lines
     from halfmask.settings import config_as_json
-    from halfmask.training import choose_method, whole_seconds
     from halfmask.training import train as fit
+    from halfmask.training import whole_seconds
 
     budget = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
     config = _config(method, settings, config_file)
@@ -80,10 +86,9 @@ def train(
     noise = noise_source(unsafe_seed)
     with (
         machines() as ranks,
-        training_rows(data, schema, ranks, budget, method=method) as (encoder, table),
+        training_rows(data, schema, ranks, method=config or method) as (encoder, table, choice),
     ):
         leads = ranks is None or ranks.leads
-        choice = choose_method(method, table, budget, spread=ranks is not None)
         rows = rows_in_all(table.units, ranks or ALONE)
         if leads:
             note(f"Method {choice.method}: {choice.reason}.")
@@ -93,7 +98,7 @@ def train(
             model = fit(
                 table,
                 budget,
-                method=method if config is None else config,
+                method=choice,
                 noise=noise if ranks is None else noise_source(unsafe_seed, machine=ranks.rank),
                 encoder=encoder,
                 ledger=ledger,
@@ -105,7 +110,7 @@ def train(
     seconds = whole_seconds(started)
     charged = ledger_file or out / OWN
     with after_this():
-        model.save(out)
+        _save(model, out)
         for stored in (out / CHECKPOINT, (out / CHECKPOINT).with_suffix(RUN)):
             stored.unlink(missing_ok=True)
         link_ledger(out, charged)
@@ -137,12 +142,11 @@ def train(
 def _config(method: str, settings: tuple[str, ...], file: Path | None) -> Any:
     """The configuration that --set and --config make; None where neither says anything."""
     from halfmask.errors import InputError
-    from halfmask.settings import config_from_words, read_config
+    from halfmask.settings import config_from_words
 
     if method == "auto" and (settings or file is not None):
         raise InputError("Settings belong to a method: name it with --method.")
-    told = None if file is None else read_config(file, method)
-    return config_from_words(method, settings, told)
+    return config_from_words(method, settings, file)
 
 
 def _warn(delta: float, rows: int, unsafe_seed: int | None) -> None:
@@ -164,18 +168,19 @@ def _ledger(
     The one ledger of several machines is that of the first; the others hold none that counts.
     """
     from halfmask.accounting.ledger import Ledger, MemoryLedger
-    from halfmask.model_ledger import OWN
+    from halfmask.model_folder import OWN
 
     if not leads:
         yield MemoryLedger.of(budget)
         return
     fresh = not out.exists()
     ledger = None
+    out.mkdir(parents=True, exist_ok=True)
+    _keep_others_out(out)
     try:
         if ledger_file is not None:
             ledger = Ledger.open(ledger_file)
         else:
-            out.mkdir(parents=True, exist_ok=True)
             ledger = Ledger.open_or_create(
                 out / OWN, epsilon=budget.epsilon, delta=budget.delta, relation=budget.relation
             )
@@ -189,6 +194,37 @@ def _ledger(
         raise
 
 
+def _keep_others_out(out: Path) -> None:
+    """No second training in this folder until the command ends, however it ends."""
+    from halfmask.errors import InputError
+
+    fd = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    click.get_current_context().call_on_close(lambda: os.close(fd))
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(
+            f"Another training is at work in {str(out)!r}: wait for its end, or name another "
+            "folder with --out. Nothing was charged."
+        ) from None
+    except OSError:
+        return  # a file system without locks: the ledger itself still lets nobody overspend
+
+
+def _save(model: Model, out: Path) -> None:
+    """Write the model; where the disk is full or gone, say what that costs."""
+    from halfmask.errors import InputError
+
+    try:
+        model.save(out)
+    except OSError as error:
+        raise InputError(
+            f"The model cannot be written to {str(out)!r}: {error.strerror}. What it released "
+            "stays spent in the ledger. Make room, or name another folder with --out, and train "
+            "again with a budget that allows it."
+        ) from error
+
+
 def _stays_charged(out: Path, ledger: Ledger) -> str:
     from halfmask.accounting.budget import printed
 
@@ -200,7 +236,7 @@ def _stays_charged(out: Path, ledger: Ledger) -> str:
 
 def _charged(out: Path, ledger: Ledger) -> bool:
     """Whether the ledger holds something of the training in this folder."""
-    from halfmask.model_ledger import OWN
+    from halfmask.model_folder import OWN
 
     if (out / OWN).exists():
         return bool(ledger.events())

@@ -1,39 +1,54 @@
-"""`halfmask vertical`: columns held by different organisations."""
+"""`halfmask vertical`: columns held by different organisations.
+
+In the order of use: all parties in one process (`simulate`), the label holder (`serve`) and each
+party (`join`) as processes of their own, predictions, and the processes of Flower behind them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from halfmask.accounting.budget import printed
-from halfmask.accounting.relations import RELATIONS
+from halfmask.accounting.events import RELATIONS
 from halfmask.cli.options import settings_options
-from halfmask.cli.output import emit, json_option
-from halfmask.cli.vertical_network import join, serve
-from halfmask.cli.vertical_predict import named_files, predict
-from halfmask.errors import InputError
+from halfmask.cli.output import emit, json_option, note
+from halfmask.errors import HalfmaskError, InputError
 
 if TYPE_CHECKING:
-    from halfmask.schema import Schema
-    from halfmask.vertical.settings import SgdSharingConfig, SharingConfig
+    from halfmask.types import Vector
+    from halfmask.vertical.flower_app import QueryResult, RunResult
+    from halfmask.vertical.network import RunFile
+    from halfmask.vertical.queries import StatementJson, VerticalModel
     from halfmask.vertical.simulation import Simulation
-    from halfmask.vertical.task import Budget, Task
 
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
 METHODS = ("experts", "admm", "fdml-sgd")
-FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+SCORES = "scores.json"
+"""Where the ServerApp leaves the scores that were asked for, until they are read."""
+
+GONE_SECONDS = 15
+"""A server that does not listen for so long has ended its run."""
 
 
 @click.group()
 def vertical() -> None:
     """Train over columns that different parties hold for the same rows."""
-
-
-vertical.add_command(serve)
-vertical.add_command(join)
-vertical.add_command(predict)
 
 
 @vertical.command()
@@ -97,13 +112,19 @@ def simulate(
     as_json: bool,
 ) -> None:
     """Run all parties in this process, as they would run apart."""
+    from halfmask.accounting.events import check_relation
     from halfmask.accounting.ledger import Ledger
-    from halfmask.accounting.relations import check_relation
     from halfmask.schema import Schema
     from halfmask.settings import config_as_json
-    from halfmask.vertical.files import read_task
-    from halfmask.vertical.statements import party_statements
-    from halfmask.vertical.task import Budget
+    from halfmask.vertical.files import read_vertical_table
+    from halfmask.vertical.queries import save_simulation
+    from halfmask.vertical.simulation import (
+        SimulationBudget,
+        simulate_admm,
+        simulate_experts,
+        simulate_fdml,
+    )
+    from halfmask.vertical.statements import LabelFacts, party_statements
 
     shortcuts = {
         "combine": combine,
@@ -114,10 +135,15 @@ def simulate(
         "update": update,
     }
     config = _config(method, settings, config_file, shortcuts)
-    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+    # Parts without a model are what a simulation leaves that was killed while it wrote them.
+    if (
+        out is not None
+        and out.exists()
+        and (not out.is_dir() or any(each.name != "parties" for each in out.iterdir()))
+    ):
         raise InputError(f"{str(out)!r} exists already: name a new folder with --out.")
     schema = Schema.from_toml(schema_file)
-    task = read_task(
+    table = read_vertical_table(
         schema,
         id_column=id_column,
         label_file=label_file,
@@ -125,51 +151,39 @@ def simulate(
         test_label_file=test_label_file,
         test_party_files=named_files(test_parties, "--test-party"),
     )
-    checked = check_relation(relation)
-    budget = Budget(
+    budget = SimulationBudget(
         epsilon=epsilon,
         delta=delta,
-        relation=checked,
+        relation=check_relation(relation),
         unsafe_seed=unsafe_seed,
         ledgers={
             name: Ledger.open(file) for name, file in named_files(ledgers, "--ledger").items()
         },
         label_ledger=None if label_ledger is None else Ledger.open(label_ledger),
     )
-    label_private = schema.label.role == "private"
+    private = schema.label.role == "private" and method == "experts"
     if method == "experts":
-        from halfmask.vertical.simulation import simulate_experts
-
         simulation = simulate_experts(
-            task,
-            budget=budget,
-            label_private=label_private,
-            label_epsilon=hide_labels,
-            config=config.newton,
-            damping=config.damping,
-            aggregate=config.combine == "aggregate",
+            table, config, budget=budget, label_private=private, label_epsilon=hide_labels
         )
     elif method == "admm":
-        simulation = _admm(task, budget, config, hide_labels)
+        simulation = simulate_admm(table, config, budget=budget, label_epsilon=hide_labels)
+    elif hide_labels is not None:
+        raise InputError("fdml-sgd does not know --hide-labels: use admm.")
     else:
-        simulation = _fdml(task, budget, config, hide_labels)
-    statements = party_statements(
-        simulation,
-        task.columns,
-        delta=delta,
-        relation=checked,
-        label=schema.label.name,
-        label_private=label_private and method == "experts" and hide_labels is None,
-        label_hidden=hide_labels is not None,
-        noise=getattr(config, "noise", "row"),
-    )
+        simulation = simulate_fdml(table, config, budget=budget)
+    hidden = hide_labels is not None
+    label = LabelFacts(name=schema.label.name, private=private and not hidden, hidden=hidden)
+    noise = getattr(config, "noise", "row")
+    statements = party_statements(simulation, table, budget, label, noise)
+    told = config_as_json(config)
     if out is not None:
-        _keep(out, simulation, task, schema, id_column, statements, config)
+        save_simulation(out, simulation, table, schema, id_column, statements, told)
     data = {
         "model": None if out is None else str(out),
         "method": method,
         "rounds": simulation.rounds,
-        "settings": config_as_json(config),
+        "settings": told,
         "parties": list(simulation.parties),
         "privacy": statements,
         "costs": dict(simulation.costs),
@@ -189,95 +203,13 @@ def _config(
     shortcuts: Mapping[str, str | float | None],
 ) -> Any:
     """The method's configuration: --config, then --set; other options are words for the same."""
-    from halfmask.settings import config_from_words, kind_of, read_config
+    from halfmask.settings import config_from_words, kind_of
 
     told = [f"{name}={value}" for name, value in shortcuts.items() if value is not None]
-    tables = None if file is None else read_config(file, method)
-    return config_from_words(method, [*told, *settings], tables) or kind_of(method)()
+    return config_from_words(method, [*told, *settings], file) or kind_of(method)()
 
 
-def _admm(
-    task: Task, budget: Budget, config: SharingConfig, label_epsilon: float | None
-) -> Simulation:
-    from halfmask.vertical.simulation import simulate_admm
-
-    return simulate_admm(
-        task,
-        config.admm,
-        strength=config.chosen_strength,
-        regulariser=config.regulariser,
-        constraint=config.chosen_constraint,
-        noise=config.share_noise,
-        budget=budget,
-        label_epsilon=label_epsilon,
-    )
-
-
-def _fdml(
-    task: Task, budget: Budget, config: SgdSharingConfig, label_epsilon: float | None
-) -> Simulation:
-    from halfmask.vertical.simulation import simulate_fdml
-
-    if label_epsilon is not None:
-        raise InputError("fdml-sgd does not know --hide-labels: use admm.")
-    return simulate_fdml(
-        task,
-        config.sgd,
-        strength=config.strength,
-        noise=config.fdml_noise,
-        budget=budget,
-        start_seed=config.start_seed,
-    )
-
-
-def _keep(
-    out: Path,
-    simulation: Simulation,
-    task: Task,
-    schema: Schema,
-    id_column: str,
-    statements: dict[str, dict[str, Any]],
-    config: Any,
-) -> None:
-    """The parts of all parties, and then the label holder's file, which makes it a model."""
-    from halfmask.settings import config_as_json
-    from halfmask.vertical.part import Part, VerticalModel
-
-    assert simulation.combination is not None
-    kind = getattr(config, "noise", "row")
-    # Exact coefficients under noisy shares are outside the guarantee (docs/proofs/queries.md).
-    covered = not (simulation.method == "admm" and kind in ("row", "column"))
-    for part in task.columns:
-        assert part.encoder is not None
-        Part(
-            party=part.name,
-            method=simulation.method,
-            run=simulation.run,
-            encoder=part.encoder,
-            coefficients=simulation.coefficients[part.name],
-            covered=covered,
-            statement=statements[part.name],
-        ).save(out / "parties" / part.name)
-    VerticalModel(
-        method=simulation.method,
-        run=simulation.run,
-        weights=dict(zip(simulation.parties, simulation.combination.weights, strict=True)),
-        intercept=simulation.combination.intercept,
-        rule=simulation.combination.rule,
-        label=schema.label.name,
-        classes=schema.label.classes,
-        id=id_column,
-        privacy=statements,
-        details={
-            "rounds": simulation.rounds,
-            "costs": dict(simulation.costs),
-            "settings": config_as_json(config),
-        },
-        label_bounds=schema.label.bounds,
-    ).save(out)
-
-
-def _text(simulation: Simulation, statements: dict[str, dict[str, Any]]) -> object:
+def _text(simulation: Simulation, statements: Mapping[str, StatementJson]) -> object:
     from rich.console import Group
     from rich.table import Table
 
@@ -306,3 +238,406 @@ def _text(simulation: Simulation, statements: dict[str, dict[str, Any]]) -> obje
     lines += [*first.get("notes", []), "Not covered:"]
     lines += [f"- {line}" for line in first["not_covered"]]
     return Group(table, *lines)
+
+
+@vertical.command()
+@click.argument("run_file", type=FILE)
+@click.option("--ca", type=FILE, required=True, help="Certificate authority, PEM.")
+@click.option("--cert", type=FILE, required=True, help="This server's certificate, PEM.")
+@click.option("--key", type=FILE, required=True, help="Its private key, PEM.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=9443, show_default=True)
+@json_option
+def serve(
+    run_file: Path, ca: Path, cert: Path, key: Path, host: str, port: int, as_json: bool
+) -> None:
+    """Coordinate the run that RUN_FILE describes; again with the same file to resume it."""
+    from halfmask.vertical.network import read_run_file
+    from halfmask.vertical.statements import label_sentence, statement_text
+
+    run = read_run_file(run_file)
+    if not run.parties:
+        raise InputError(f"{run_file} names no [parties]: write NAME = PUBLIC_KEY_FILE for each.")
+    link = Link(ca=ca, cert=cert, key=key, host=host, port=port)
+    result: RunResult = coordinated(run_file, run, link)
+    model = load_model(run_file)
+    parts = [f"Party {name}:\n{statement_text(told)}" for name, told in model.privacy.items()]
+    parts.append(label_sentence(result.get("label_epsilon"), run.hide_labels is not None))
+    rounds = "1 round" if result["rounds"] == 1 else f"{result['rounds']} rounds"
+    parts.append(f"{run.method}, {rounds}. Model written to {run.out}.")
+    data = {**result, "model": str(run.out), "privacy": model.privacy}
+    emit(data, "\n\n".join(parts), as_json)
+
+
+@vertical.command()
+@click.argument("party_file", type=FILE)
+@click.option("--server", required=True, metavar="HOST:PORT", help="The label holder's address.")
+@click.option("--ca", type=FILE, required=True, help="Certificate authority of the server, PEM.")
+@click.option("--key", type=FILE, required=True, help="This party's private key (ECDSA, OpenSSH).")
+@click.option("--local-port", default=9094, show_default=True, help="For this machine only.")
+@click.option(
+    "--patience",
+    type=click.IntRange(min=0),
+    default=120,
+    show_default=True,
+    help="Seconds to wait until the server listens and has registered this party's key.",
+)
+@json_option
+def join(
+    party_file: Path,
+    server: str,
+    ca: Path,
+    key: Path,
+    local_port: int,
+    patience: int,
+    as_json: bool,
+) -> None:
+    """Take part as PARTY_FILE allows, until the server has gone."""
+    from halfmask.vertical.network import NetworkParty, read_party_file
+    from halfmask.vertical.statements import statement_text
+
+    settings = read_party_file(party_file)
+    # Errors in a party's own files are for its own eyes: find them before anyone asks.
+    party = NetworkParty(settings)
+    party.check_memory()
+    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    command = [_tool("flower-supernode"), "--superlink", server, "--root-certificates", str(ca)]
+    command += ["--auth-supernode-private-key", str(key), "--port", str(local_port)]
+    command += ["--max-wait-time", str(GONE_SECONDS)]
+    command += ["--node-config", f'party-file="{party_file}"']
+    _take_part(command, _environment(settings.state / "flower"), server, patience)
+    told = party.part().statement if party.has_part else None
+    words = "Nothing was trained with this party." if told is None else statement_text(told)
+    result = {"server": server, "state": str(settings.state), "privacy": told}
+    emit(result, f"{words}\n\nThe run at {server} has ended.", as_json)
+
+
+def _take_part(
+    command: list[str], environment: dict[str, str], server: str, patience: float
+) -> None:
+    """Run a SuperNode until the server has gone; a server that is not ready yet is waited for."""
+    host, _, port = server.rpartition(":")
+    if not (host and port.isdecimal()):
+        raise InputError(f"--server takes HOST:PORT, got {server!r}.")
+    address = host.strip("[]"), int(port)
+    deadline = time.monotonic() + patience
+    note(f"Waiting for the server at {server} for up to {patience:g} seconds.")
+    while not _listens(address):
+        if time.monotonic() > deadline:
+            raise InputError(
+                f"No server listens at {server} after {patience:g} seconds: start `vertical serve` "
+                "there, check the address, or wait longer with --patience."
+            )
+        time.sleep(1.0)
+    while True:
+        with _child(command, environment) as node:
+            seen = time.monotonic()
+            while node.poll() is None and time.monotonic() - seen < GONE_SECONDS:
+                time.sleep(1.0)
+                seen = time.monotonic() if _listens(address) else seen
+        if node.returncode in (0, -signal.SIGTERM) or not _listens(address):
+            return
+        # The server listens a while before it has registered the keys of all parties.
+        if time.monotonic() > deadline:
+            raise InputError(
+                f"The connection to {server} ended with code {node.returncode}: check that the key "
+                "of this party is registered, and the address and certificate of the server."
+            )
+        time.sleep(2.0)
+
+
+def named_files(pairs: tuple[str, ...], option: str) -> dict[str, Path]:
+    """NAME=FILE words as a mapping."""
+    files: dict[str, Path] = {}
+    for pair in pairs:
+        name, separator, file = pair.partition("=")
+        if not (name and separator and file):
+            raise InputError(f"{option} takes NAME=FILE, got {pair!r}.")
+        if name in files:
+            raise InputError(f"{option} names party {name!r} twice: keep one.")
+        files[name] = Path(file)
+    return files
+
+
+@vertical.command()
+@click.argument("run", type=click.Path(path_type=Path, exists=True, resolve_path=True))
+@click.option("--id-file", type=FILE, required=True, help="A column of the ids to predict.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The CSV to write.")
+@click.option(
+    "--party",
+    "parties",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="A party that is here: its rows, or its own TOML file, whose [queries] then apply.",
+)
+@click.option("--ca", type=FILE, help="Over Flower: certificate authority, PEM.")
+@click.option("--cert", type=FILE, help="Over Flower: this server's certificate, PEM.")
+@click.option("--key", type=FILE, help="Over Flower: its private key, PEM.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=9443, show_default=True)
+@json_option
+def predict(
+    run: Path,
+    id_file: Path,
+    out: Path,
+    parties: tuple[str, ...],
+    ca: Path | None,
+    cert: Path | None,
+    key: Path | None,
+    host: str,
+    port: int,
+    as_json: bool,
+) -> None:
+    """Predict the rows of an id file with RUN; rows stay in order.
+
+    RUN is the folder of `vertical simulate --out`, or the run file of `vertical serve`. Without
+    --party the parties are asked over Flower: each runs `vertical join` again, and decides by the
+    [queries] of its own file. A score tells its row's own columns to whoever sees it.
+    """
+    import pyarrow as pa
+    import pyarrow.csv
+
+    from halfmask.storage import replacing
+    from halfmask.vertical.queries import REVEALS, read_ids
+
+    model = load_model(run)
+    ids = read_ids(id_file, model.id)
+    note(REVEALS)
+    if run.is_dir() and not parties:
+        raise InputError(
+            "Name the rows of each party with --party NAME=FILE, or pass the run file of "
+            "`vertical serve` to ask the parties over Flower."
+        )
+    if parties:
+        score = scores_of(run, model, ids, named_files(parties, "--party"))
+    else:
+        score = _asked(run, ids, _link(ca, cert, key, host, port))
+    columns = [pa.array(model.predicted(score).tolist())]
+    names = ["prediction"]
+    if model.classes is not None:
+        columns += [pa.array(each) for each in model.probabilities(score).T]
+        names += [f"p_{name}" for name in model.classes]
+    with replacing(out) as path:
+        pyarrow.csv.write_csv(pa.table(columns, names=names), path)
+    result = {"rows": len(ids), "out": str(out), "columns": names, "parties": list(model.parties)}
+    emit(result, f"{len(ids)} predictions written to {out}.", as_json)
+
+
+def load_model(run: Path) -> VerticalModel:
+    """The label holder's side of a model: of a folder, or of the run that a file describes."""
+    from halfmask.vertical.network import read_run_file
+    from halfmask.vertical.queries import VerticalModel
+
+    return VerticalModel.load(run if run.is_dir() else read_run_file(run).out)
+
+
+def scores_of(run: Path, model: VerticalModel, ids: list[Any], files: Mapping[str, Path]) -> Vector:
+    """Scores from parties that are all here: their rows with the parts in RUN, or their files."""
+    from halfmask.vertical.channel import Answering, LocalChannel
+    from halfmask.vertical.network import NetworkParty, read_party_file
+    from halfmask.vertical.queries import QueryDesk, ask_scores, is_party_file
+
+    desks: dict[str, Answering] = {}
+    for name, file in files.items():
+        if not file.is_file():
+            raise InputError(f"--party {name}: there is no file {str(file)!r}.")
+        if is_party_file(file):
+            desks[name] = NetworkParty(read_party_file(file)).desk()
+        else:
+            folder = (run if run.is_dir() else run.parent) / "parties" / name
+            desks[name] = QueryDesk(folder=folder, data=file, id=model.id)
+    return ask_scores(LocalChannel(desks), model, ids)
+
+
+def _link(ca: Path | None, cert: Path | None, key: Path | None, host: str, port: int) -> Link:
+    if ca is None or cert is None or key is None:
+        given = {"--ca": ca, "--cert": cert, "--key": key}
+        lacking = ", ".join(name for name, file in given.items() if file is None)
+        raise InputError(f"To ask the parties over Flower, pass {lacking} as for serve.")
+    return Link(ca=ca, cert=cert, key=key, host=host, port=port)
+
+
+def _asked(run: Path, ids: list[Any], link: Link) -> Vector:
+    """Scores over Flower: a SuperLink for the time of one question."""
+    import numpy as np
+
+    from halfmask.storage import write_durably
+    from halfmask.vertical.network import read_run_file
+
+    settings = read_run_file(run)
+    question = settings.out / "query.json"
+    write_durably(question, json.dumps([str(value) for value in ids]).encode())
+    try:
+        result: QueryResult = coordinated(run, settings, link, query=question)
+    finally:
+        question.unlink(missing_ok=True)
+        # Scores tell private columns: they are handed on, not kept.
+        (settings.out / SCORES).unlink(missing_ok=True)
+    return np.asarray(result["scores"], dtype=np.float64)
+
+
+_PROJECT = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "halfmask-vertical"
+version = "1.0.0"
+description = "Vertical learning with Halfmask"
+license = "Apache-2.0"
+dependencies = []
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+[tool.flwr.app]
+publisher = "halfmask"
+[tool.flwr.app.components]
+serverapp = "halfmask_vertical.app:server_app"
+clientapp = "halfmask_vertical.app:client_app"
+[tool.flwr.app.config]
+run-file = ""
+query-file = ""
+"""
+_APP = '''"""Everything is in the installed package."""
+
+from halfmask.vertical.flower_app import client_app, server_app
+
+__all__ = ["client_app", "server_app"]
+'''
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """Where the label holder listens, and its certificates."""
+
+    ca: Path
+    cert: Path
+    key: Path
+    host: str
+    port: int
+
+
+def coordinated(run_file: Path, run: RunFile, at: Link, query: Path | None = None) -> Any:
+    """Start a SuperLink, let the registered parties in, run (or ask), and end it again."""
+    wanted = "result.json" if query is None else SCORES
+    host, port, ca = at.host, at.port, at.ca
+    home = run.out / "flower"
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for stale in (wanted, "error.json"):
+        (run.out / stale).unlink(missing_ok=True)
+    _write_app(home, host, port, ca)
+    command = [_tool("flower-superlink"), "--ssl-ca-certfile", str(ca)]
+    command += ["--ssl-certfile", str(at.cert), "--ssl-keyfile", str(at.key)]
+    command += ["--host", host, "--port", str(port)]
+    command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
+    environment = _environment(home)
+    with (home / "superlink.log").open("ab") as log, _child(command, environment, log) as link:
+        _wait_for_port(host, port, link)
+        for name, public_key in run.parties.items():
+            _flwr(environment, "supernode", "register", str(run_file.parent / public_key), "here")
+            note(f"Registered party {name!r}.")
+        chosen = f'run-file="{run_file}" query-file="{query or ""}"'
+        _flwr(environment, "run", str(home / "app"), "here", "--run-config", chosen)
+        return _wait_for_result(run, link, wanted)
+
+
+@contextmanager
+def _child(
+    command: list[str], environment: dict[str, str], log: IO[bytes] | int = 2
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with this block, however it ends: by a SIGTERM to this process too.
+
+    What it prints goes to `log`, or to standard error: standard output is for the result.
+    """
+    before = signal.signal(signal.SIGTERM, _on_sigterm)
+    process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _listens(address: tuple[str, int]) -> bool:
+    try:
+        with socket.create_connection(address, timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+def _tool(name: str) -> str:
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise InputError("Flower is not installed: pip install 'halfmask[flower]'.")
+    return found
+
+
+def _environment(home: Path) -> dict[str, str]:
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, "FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0", "PATH": path}
+
+
+def _write_app(home: Path, host: str, port: int, ca: Path) -> None:
+    package = home / "app" / "halfmask_vertical"
+    package.mkdir(parents=True, exist_ok=True)
+    (home / "app" / "pyproject.toml").write_text(_PROJECT, encoding="utf-8")
+    (package / "__init__.py").write_text("", encoding="utf-8")
+    (package / "app.py").write_text(_APP, encoding="utf-8")
+    address = "127.0.0.1" if host == "0.0.0.0" else host
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{address}:{port}"\n'
+        f'root-certificates = "{ca}"\n',
+        encoding="utf-8",
+    )
+
+
+def _wait_for_port(host: str, port: int, link: subprocess.Popen[bytes], limit: float = 120) -> None:
+    deadline = time.monotonic() + limit
+    address = "127.0.0.1" if host == "0.0.0.0" else host
+    while time.monotonic() < deadline:
+        if link.poll() is not None:
+            raise InputError("The SuperLink ended at once: flower/superlink.log says why.")
+        if _listens((address, port)):
+            return
+        time.sleep(0.5)
+    raise InputError(f"The SuperLink does not listen on {address}:{port} after {limit:g} seconds.")
+
+
+def _flwr(environment: dict[str, str], *arguments: str) -> None:
+    done = subprocess.run(
+        [_tool("flwr"), *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise InputError(f"flwr {arguments[0]} failed: {done.stdout.strip()} {done.stderr.strip()}")
+
+
+def _wait_for_result(run: RunFile, link: subprocess.Popen[bytes], wanted: str) -> Any:
+    """The result that the ServerApp writes, or its error under its own exit code."""
+    from halfmask.vertical.admm import AdmmConfig
+
+    config = run.config
+    rounds = config.chosen_rounds if isinstance(config, AdmmConfig) else 1
+    deadline = time.monotonic() + run.timeout * (rounds + 3)
+    while time.monotonic() < deadline:
+        if (run.out / wanted).exists():
+            return json.loads((run.out / wanted).read_text("utf-8"))
+        if (run.out / "error.json").exists():
+            told = json.loads((run.out / "error.json").read_text("utf-8"))
+            error = HalfmaskError(told["error"])
+            error.exit_code = int(told["exit_code"])
+            raise error
+        if link.poll() is not None:
+            raise InputError("The SuperLink has ended: flower/superlink.log says why.")
+        time.sleep(0.5)
+    raise InputError("The run did not end in time: run serve again to resume it.")

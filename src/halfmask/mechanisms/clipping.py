@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from halfmask.errors import InputError
-
-Floats = NDArray[np.float64]
+from halfmask.types import Floats
 
 
 def check_clip_norm(clip_norm: float) -> None:

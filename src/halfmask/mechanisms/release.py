@@ -6,23 +6,27 @@ Guarantee: docs/proofs/gaussian.md and docs/proofs/floating_point.md.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import (
+    Contribution,
     Event,
     GaussianEvent,
     PoissonGaussianEvent,
-    RandomizedResponseEvent,
+    RandomisedResponseEvent,
+    Relation,
 )
-from halfmask.accounting.relations import Relation
 from halfmask.errors import AccountingError, HalfmaskError, InputError, MachineLostError
+from halfmask.mechanisms.clipping import check_clip_norm, clip_weights
 from halfmask.mechanisms.noise import (
     NoiseSource,
     add_gaussian,
@@ -30,18 +34,58 @@ from halfmask.mechanisms.noise import (
     noise_source,
     padding_generator,
 )
-from halfmask.mechanisms.sampling import Indices
 from halfmask.mechanisms.shards import ALONE, Machines, Shards
-from halfmask.signs import tell
+from halfmask.progress import tell
+from halfmask.types import Floats, Vector
 
-if TYPE_CHECKING:
-    from halfmask.mechanisms.paid_rows import PaidRows
-    from halfmask.mechanisms.private_step import PrivateStep
+Indices = NDArray[np.int64]
 
-Floats = NDArray[np.float64]
+
+def poisson_rows(rows: int, rate: float, source: NoiseSource) -> Indices:
+    """The rows of one Poisson batch, in order; it may be empty.
+
+    Jumps between chosen rows are geometric, so the work grows with the batch, not with the table.
+    """
+    if not 0 < rate <= 1:
+        raise InputError(f"Expected a sampling rate in (0, 1], got {rate}.")
+    if rate == 1:
+        return np.arange(rows)
+    log_skip = math.log1p(-rate)
+    chosen: list[Indices] = []
+    last = -1
+    while True:
+        expected = (rows - 1 - last) * rate
+        uniforms = source.uniform(int(expected + 6 * math.sqrt(expected) + 16))
+        # A jump past the last row ends the batch, so nothing larger needs to be represented.
+        jumps = np.minimum(np.floor(np.log(uniforms) / log_skip), float(rows)) + 1
+        positions = last + np.cumsum(jumps)
+        chosen.append(positions[positions < rows].astype(np.int64))
+        if positions[-1] >= rows:
+            return np.concatenate(chosen)
+        last = int(positions[-1])
+
+
+def uniform_rows(rows: int, size: int, generator: np.random.Generator) -> Indices:
+    """A uniform public batch without repetition (all rows where size >= rows)."""
+    if size >= rows:
+        return np.arange(rows)
+    return generator.choice(rows, size=size, replace=False, shuffle=False)
+
 
 # Relative reserve on every sensitivity for the rounding of sums in double precision.
 SUM_RESERVE = 2.0**-20
+_UNIT_ROUNDING = 2.0**-53
+_ANY_ORDER, _IN_BLOCKS = 1 << 22, 1 << 15
+
+
+def sum_reserve(rows: int) -> float:
+    """The reserve that rounding of a sum of `rows` rows needs: for any order up to 2^22 of them.
+
+    Beyond that for sums in blocks of 2^15 rows. Guarantee: docs/proofs/floating_point.md, "Sums".
+    """
+    any_order = 2 * min(rows, _ANY_ORDER) ** 2 * _UNIT_ROUNDING
+    in_blocks = 2 * rows * (_IN_BLOCKS + rows / _IN_BLOCKS) * _UNIT_ROUNDING
+    return max(SUM_RESERVE, any_order, in_blocks if rows > _ANY_ORDER else 0.0)
 
 
 class Book(Protocol):
@@ -135,12 +179,14 @@ class Releaser:
     is its name there, and `interrupted` what the ledger holds of it.
     Where rows are spread over several machines, `shards` says so and statistics are those of this
     machine's rows (see `SharedReleaser`); `notes` belong into a statement.
-    An audit records and replays a training by a releaser of its own (see halfmask.audit.recorded).
+    An audit records and replays a training by a releaser of its own (halfmask.audit.transcript).
     Guarantee: docs/proofs/ledger.md.
     """
 
     shards: Shards = ALONE
     notes: tuple[str, ...] = ()
+    rows: int = 0
+    """How many rows a statistic sums, in all: noise is widened for the rounding of that many."""
 
     def __init__(
         self,
@@ -297,7 +343,8 @@ class Releaser:
             sensitivity,
             noise_std,
             count if left is None else left,
-            add=lambda value, std: self.noisy(value, std, event, what),
+            add=partial(self.noisy, event=event, what=what),
+            reserve=sum_reserve(self.rows),
         )
 
     def poisson_steps(
@@ -315,7 +362,6 @@ class Releaser:
 
         Guarantee: docs/proofs/poisson_gaussian.md.
         """
-        from halfmask.mechanisms.private_step import PrivateStep
 
         return PrivateStep(
             self,
@@ -335,7 +381,6 @@ class Releaser:
 
         Guarantee: docs/proofs/fdml.md.
         """
-        from halfmask.mechanisms.paid_rows import PaidRows
 
         return PaidRows(
             self, rows=rows, sensitivity=sensitivity, noise_std=noise_std, count=count, what=what
@@ -348,14 +393,14 @@ class Releaser:
     def randomised_response(self, answers: Floats, *, epsilon: float, what: str) -> Floats:
         """0/1 `answers`, each flipped with probability 1/(1 + e^ε); charged first.
 
-        Guarantee: docs/proofs/randomized_response.md.
+        Guarantee: docs/proofs/randomised_response.md.
         """
         if not (math.isfinite(epsilon) and epsilon > 0):
             raise InputError(f"Expected an epsilon > 0 for randomised response, got {epsilon}.")
         values = np.asarray(answers, dtype=np.float64)
         if not np.isin(values, (0.0, 1.0)).all():
             raise InputError("Expected answers of two kinds as 0 and 1.")
-        self.open(RandomizedResponseEvent(epsilon=epsilon, categories=2), what)
+        self.open(RandomisedResponseEvent(epsilon=epsilon, categories=2), what)
         return self.answered(values, epsilon, what)
 
     def answered(self, answers: Floats, epsilon: float, what: str) -> Floats:
@@ -471,8 +516,9 @@ class GaussianSeries:
         count: int,
         *,
         add: Callable[[Floats, float], Floats],
+        reserve: float = SUM_RESERVE,
     ) -> None:
-        self._sensitivity = sensitivity
+        self._sensitivity, self._reserve = sensitivity, reserve
         self._noise_std = noise_std
         self._left = count
         self._add = add
@@ -483,7 +529,7 @@ class GaussianSeries:
             raise AccountingError("All releases that were paid for are used up.")
         self._left -= 1
         value = np.asarray(value, dtype=np.float64)
-        std = widened_std(self._noise_std, value.size, self._sensitivity)
+        std = widened_std(self._noise_std, value.size, self._sensitivity, reserve=self._reserve)
         return self._add(value, std)
 
 
@@ -505,3 +551,150 @@ def widened_std(
             "represented exactly: use less noise or fewer numbers."
         )
     return noise_std * (1 + reserve + slack)
+
+
+class RowContributions(Protocol):
+    """What each row (or each unit, where units are protected) adds to the sum."""
+
+    def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
+        """Σ of the contributions of `rows`, each scaled down to norm at most `clip_norm`.
+
+        One that is not finite adds zero; without rows it is zeros of the right shape.
+        """
+
+
+class WeighedRows(ABC):
+    """Contributions whose norms are found first and whose sum takes weights: clipped here."""
+
+    @abstractmethod
+    def norms(self, rows: Indices) -> Floats:
+        """The Euclidean norm of each row's contribution."""
+
+    @abstractmethod
+    def weighted_sum(self, rows: Indices, weights: Floats) -> Floats:
+        """Σ weight·contribution over `rows`; zeros of the right shape where there are none."""
+
+    def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
+        """The sum with the weights that bring every norm to at most `clip_norm`."""
+        weights = clip_weights(self.norms(rows), clip_norm)
+        kept = weights > 0
+        return self.weighted_sum(rows[kept], weights[kept])
+
+
+class PrivateStep:
+    """`steps` Poisson-sampled, clipped and noised means, paid for before the first is drawn.
+
+    `rows` is the number of protected units (rows, or persons). The divisor is the expected batch
+    size rate·rows; an empty batch releases noise. Contributions that are not finite count as zero.
+    Where rows are spread over machines, `rows` are those of this one and `rows_in_all` all of them:
+    each machine draws from its own rows, and together these draws are one Poisson batch.
+    """
+
+    def __init__(
+        self,
+        releaser: Releaser,
+        *,
+        rows: int,
+        rate: float,
+        clip_norm: float,
+        noise_multiplier: float,
+        steps: int,
+        contribution: Contribution = "general",
+        what: str,
+        reserve: float = SUM_RESERVE,
+        rows_in_all: int | None = None,
+        in_parts: bool = False,
+    ) -> None:
+        if rows < 1:
+            raise InputError(f"Expected at least one row, got {rows}.")
+        check_clip_norm(clip_norm)
+        if not rate > 0:
+            raise InputError(f"Expected a sampling rate in (0, 1], got {rate}.")
+        noise_grid(noise_multiplier * clip_norm)  # refuses what cannot be drawn before charging
+        event = PoissonGaussianEvent(
+            noise_multiplier=noise_multiplier, rate=rate, steps=steps, contribution=contribution
+        )
+        releaser.open(event, what, in_parts=in_parts)
+        self._noise, self._batch, self._pay = releaser.noise, releaser.batch, releaser.pay
+        self._noisy = partial(releaser.noisy, event=event, what=what)
+        self._rows = rows
+        self._rows_in_all = rows if rows_in_all is None else rows_in_all
+        self._rate = rate
+        self._clip_norm = clip_norm
+        self._noise_std = noise_multiplier * clip_norm
+        self._left = steps
+        self._reserve = reserve
+
+    def release(self, contributions: RowContributions) -> Floats:
+        """The next noisy mean: (Σ clipped rows of a Poisson batch + noise) / (rate·rows)."""
+        if self._left < 1:
+            raise AccountingError("All steps that were paid for are used up.")
+        self._pay()  # before a row is drawn
+        self._left -= 1
+        batch = self._batch(self._rows, lambda: poisson_rows(self._rows, self._rate, self._noise))
+        total = contributions.clipped_sum(batch, self._clip_norm)
+        std = widened_std(
+            self._noise_std,
+            total.size,
+            Sensitivity.of_clipped_sum(self._clip_norm),
+            reserve=self._reserve,
+        )
+        return self._noisy(total, std) / (self._rate * self._rows_in_all)
+
+
+Rows = NDArray[np.int64]
+
+
+def batch_of(rows: object, total: int) -> Rows:
+    """`rows` as positions in a table of `total` rows, each at most once; anything else is refused.
+
+    A row that came twice would count twice in a sum, and the bound is for once.
+    """
+    batch = np.asarray(rows)
+    whole = batch.ndim == 1 and batch.dtype.kind in "iu"
+    inside = whole and bool(np.all((batch >= 0) & (batch < total)))
+    if not inside or len(np.unique(batch)) != len(batch):
+        raise InputError("A batch must name rows of the table, each once.")
+    return batch.astype(np.int64)
+
+
+class PaidRows:
+    """Up to `count` releases about each of `rows` rows; charged in full before the first.
+
+    `sensitivity` bounds how far one row of a batch moves the statistic of that batch.
+    Guarantee: docs/proofs/fdml.md.
+    """
+
+    def __init__(
+        self,
+        releaser: Releaser,
+        *,
+        rows: int,
+        sensitivity: Sensitivity,
+        noise_std: float,
+        count: int,
+        what: str,
+    ) -> None:
+        if count < 1:
+            raise InputError(f"Expected count >= 1 releases of each row, got {count}.")
+        noise_grid(noise_std)  # refuses noise that cannot be drawn before anything is charged
+        event = sensitivity.event(noise_std, count=count)
+        releaser.open(event, what)
+        self._releaser, self._event = releaser, event
+        self._sensitivity, self._noise_std = sensitivity, noise_std
+        self._left = np.full(rows, count)
+        self._count, self._what = count, what
+
+    def release(self, rows: Rows, statistic: Callable[[Rows], Vector]) -> Vector:
+        """`statistic` of these rows with noise; it is computed only if every row is paid for."""
+        batch = batch_of(rows, len(self._left))
+        if np.any(self._left[batch] < 1):
+            raise InputError(
+                f"Asked about a row more often than the {self._count} times that were paid for "
+                f"({self._what})."
+            )
+        self._releaser.pay()
+        self._left[batch] -= 1
+        value = np.asarray(statistic(batch), dtype=np.float64)
+        std = widened_std(self._noise_std, value.size, self._sensitivity)
+        return self._releaser.noisy(value, std, self._event, self._what)

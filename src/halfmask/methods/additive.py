@@ -20,33 +20,43 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, logit, ndtri
 
-from halfmask.accounting.relations import Relation
+from halfmask.accounting.events import Relation
+from halfmask.data.products import BLOCK, CodeSums
+from halfmask.data.units import unit_weights
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import ALONE, Shards, own_place, total_of
-from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, bounded_weight
-from halfmask.methods.additive_pairs import (
-    RELEASES,
-    PairSearch,
-    PairsPart,
-    PairWeights,
-    pair_count,
+from halfmask.methods.additive_descent import (
+    Descent,
+    PrivatePart,
+    Stage,
+    bounded_weight,
 )
-from halfmask.methods.code_sums import BLOCK, CodeSums
+from halfmask.methods.additive_pairs import RELEASES, PairSearch, PairsPart, PairWeights, pair_count
 from halfmask.methods.covered import covered_classes, covered_numbers
-from halfmask.methods.free_model import FreeModel, cross_fitted
-from halfmask.methods.level_facts import described_levels, share_by_level
-from halfmask.methods.public_model import PublicModel, cross_fitted_public, level_values
+from halfmask.methods.free_model import (
+    FreeModel,
+    PublicModel,
+    cross_fitted,
+    cross_fitted_public,
+    level_values,
+)
 from halfmask.methods.public_sums import fit_public_sums
-from halfmask.methods.smooth_codes import LevelFeatures, level_features
+from halfmask.methods.smooth_codes import (
+    LevelFeatures,
+    described_levels,
+    level_features,
+    share_by_level,
+)
 from halfmask.table import CodedColumn, Table, Task
-from halfmask.units import unit_weights
-
-Floats = NDArray[np.float64]
+from halfmask.types import Floats
 
 STEPS = 40
-# Labels of a standardised number are cut here in the release of public sums, where noise is what
-# matters, and errors in the comparison, where bias is.
-_LABEL, _ERROR = 1.2, 1.5
+# Numbers are cut at so many spreads from what is predicted; further, up to _FARTHEST, where tails
+# beyond hold more than this part of the variance (a normal number's hold as much), and as far as
+# μ·rows is this many times the number of columns for each spread. Errors in the comparison, where
+# noise matters less than bias, are cut so many times as far.
+_CUT, _FARTHEST, _TAILS, _FOR_TAILS = 1.2, 3.0, 0.365, 170.0
+_ERROR = 1.25
 _FOLDS = 5
 # What the comparison's sums get: errors, errors by score, scores, their squares, four curvatures.
 _COMPARISON = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
@@ -276,19 +286,36 @@ def _counted(codes: NDArray[np.integer[Any]], weights: Floats, levels: int) -> F
     return np.asarray(np.bincount(codes, weights, levels), dtype=np.float64)
 
 
+def tail_cut(values: Floats, shares: Floats, most: float) -> float:
+    """Where to cut `values` about their mean, at most `most`: see _TAILS."""
+    squares = (values - shares @ values) ** 2
+    low, high = _CUT, max(most, _CUT)
+    for _ in range(20):
+        middle = (low + high) / 2
+        beyond = shares @ np.maximum(squares - middle**2, 0.0) > _TAILS * (shares @ squares)
+        low, high = (middle, high) if beyond else (low, middle)
+    return high
+
+
 def comparison_moves(
-    short: float, long: float, *, number: bool
+    short: float, long: float, *, number: bool, cut: float = _CUT
 ) -> tuple[Floats, tuple[float, float]]:
     """Units of the comparison's sums, and how far a row moves them in these (replace, withhold).
 
     A unit is the largest change of a sum over the root of its share; the shares add up to 1. A
     withheld row moves a sum of both signs by half of its unit.
     """
-    longest, most = (_ERROR, 1.0) if number else (0.5, 0.25)
+    longest, most = (_ERROR * cut, 1.0) if number else (0.5, 0.25)
     units = np.array([2 * longest, 2 * longest * short, 2 * long, long**2])
     units = np.append(units, most * np.array([1, 2 * short, 2 * long, short * long]))
     halves = np.array([0.5, 0.5, 0.5, 1.0, 1.0, 0.5, 0.5, 1.0])
     return units / np.sqrt(_COMPARISON), (1.0, math.sqrt(float(_COMPARISON @ halves**2)))
+
+
+# Parts of [-1, 1] in which a number is counted: sixteenths, the first and last halved again and
+# again, since values crowd at declared ends.
+_HALVES = 0.125 * 0.5 ** np.arange(1, 6)
+LABEL_EDGES = np.unique(np.concatenate([np.linspace(-1, 1, 17), _HALVES - 1, 1 - _HALVES]))
 
 
 class AdditiveRun:
@@ -312,6 +339,8 @@ class AdditiveRun:
         self._label_private = table.label_private
         self._mu = mu
         self._noise: dict[int, Floats] = {}
+        self._cut = _CUT
+        self._base_doubt = 0.0
         self._shares: dict[int, Floats] = {}
         self._features: dict[int, LevelFeatures] = {}
         self._set_target(table)
@@ -392,6 +421,11 @@ class AdditiveRun:
             offset = CodeSums(self._columns).scores(offset_weights) + start
         # What public columns tell is public: its spread and quantiles are those of all machines.
         known = self._shards.gather(offset) if self._public else None
+        # Later releases tell of the base rate too: scores are held against what all of them say.
+        middle = base
+        if known is not None:
+            rate = np.clip(expit(known).mean(), 1e-4, 1 - 1e-4)
+            middle = float(known.mean() if self._number else logit(rate))
         scores, spread = offset, 0.0 if known is None else float(np.std(known))
         weights = [np.zeros(column.levels) for column in self._columns]
         added, bend_edges, bend = 0.0, np.zeros(0), np.zeros(0)
@@ -414,13 +448,12 @@ class AdditiveRun:
             scores = scores + unit * paired.scores(self._columns)
             added += unit * paired.intercept
             spread = math.hypot(spread, unit * paired.spread)
-        shift, slope = self._compared(base, scores - base, unit, spread)
-        self._cover(base + shift + slope * (scores - base), base, unit, slope * spread)
+        shift, slope = self._compared(middle, scores - middle, unit, spread)
+        self._cover(middle + shift + slope * (scores - middle), base, unit, slope * spread)
+        own = added if offset_weights is not None else base + added
         return self._fit(
             base,
-            intercept=base
-            + shift
-            + slope * (added - (base if offset_weights is not None else 0.0)),
+            intercept=middle + shift + slope * (own - middle),
             weights=[slope * weight for weight in weights],
             offset_weights=offset_weights,
             offset_start=offset_start,
@@ -443,6 +476,9 @@ class AdditiveRun:
             self.details["free_score"] = self._free_score(known, everyone, counted)
         unit = float(np.std(everyone - known)) if self._number else 1.0
         unit = max(unit, 1e-3) if self._number else 1.0
+        if self._number:
+            left = (everyone - known) / unit
+            self._cut = tail_cut(left, counted / counted.sum(), self._farthest())
         offset = known[self._here]
         stage, bend_edges = self._stage_columns(offset if places else None, known)
         part = self._descend(stage, offset, unit, base, known)
@@ -588,6 +624,7 @@ class AdditiveRun:
                 n = max(n, 0.05 * self._n)
             else:
                 total = self._base_stage.release(np.array([held.sum()]), (2.0, 1.0))[0]
+            self._base_doubt = half * self._base_stage.noise((2.0, 1.0)) / n
             return float(np.clip(middle + half * total / n, *window))
         second = weights @ (self._target * self._labelled)
         if self._may_lack:
@@ -602,36 +639,42 @@ class AdditiveRun:
             second = self._base_stage.release(np.array([second]), moves)[0]
         # No closer to 0 or 1 than the noise allows to tell.
         least = min(max(2 * self._base_stage.noise(moves) / n, 1e-4), 0.25)
-        return float(logit(np.clip(second / n, least, 1 - least)))
+        rate = float(np.clip(second / n, least, 1 - least))
+        self._base_doubt = self._base_stage.noise(moves) / n / (rate * (1 - rate))
+        return float(logit(rate))
 
     def _label_window(self) -> tuple[tuple[float, float], float]:
         """Where a number's values lie, and their standard deviation; classes need neither."""
         whole = (-1.0, 1.0)
         if self._spread_stage is None:
             return whole, 1.0
-        parts = 16
-        codes = np.clip(((self._target + 1) / 2 * parts).astype(np.intp), 0, parts - 1)
-        counts = np.bincount(codes, self._weights * self._labelled, minlength=parts)
+        codes = np.searchsorted(LABEL_EDGES[1:-1], self._target, side="right")
+        counts = np.bincount(codes, self._weights * self._labelled, len(LABEL_EDGES) - 1)
         moves = (math.sqrt(2), 1.0)
         noisy = self._spread_stage.release(counts.astype(np.float64), moves)
         noisy = np.where(noisy < 2 * self._spread_stage.noise(moves), 0.0, noisy)
         if noisy.sum() <= 0:
             return whole, 0.5
         seen = np.flatnonzero(noisy)
-        window = (float(2 * seen[0] / parts - 1), float(2 * (seen[-1] + 1) / parts - 1))
-        middles = (np.arange(parts) + 0.5) / parts * 2 - 1
-        mean = float(noisy @ middles / noisy.sum())
-        square = float(noisy @ (middles - mean) ** 2 / noisy.sum())
-        return window, min(max(math.sqrt(square), 0.04), 0.7)
+        window = (float(LABEL_EDGES[seen[0]]), float(LABEL_EDGES[seen[-1] + 1]))
+        shares, middles = noisy / noisy.sum(), (LABEL_EDGES[1:] + LABEL_EDGES[:-1]) / 2
+        within = np.diff(LABEL_EDGES) ** 2 / 12
+        square = float(shares @ ((middles - shares @ middles) ** 2 + within))
+        unit = min(max(math.sqrt(square), 0.005), 0.7)
+        self._cut = tail_cut(middles / unit, shares, self._farthest())
+        return window, unit
+
+    def _farthest(self) -> float:
+        """How many spreads from its prediction a number may count, by public facts."""
+        strength = self._mu * self._n / self._most
+        return min(strength / (_FOR_TAILS * len(self._columns)), _FARTHEST)
 
     # --- public columns under a private label
 
     def _from_public(self, base: float, unit: float) -> tuple[list[Floats], float]:
         """Weights of public levels and a start, from releases of sums by label."""
         assert self._public_stage is not None
-        target = self._target
-        if self._number:
-            target = np.clip((target - base) / unit, -_LABEL, _LABEL)
+        target = (self._target - base) / unit if self._number else self._target
         placed, start, noise = fit_public_sums(
             [self._columns[place] for place in self._public],
             target,
@@ -639,9 +682,10 @@ class AdditiveRun:
             weights=self._weights,
             stage=self._public_stage,
             start=0.0 if self._number else base,
-            label_range=(-_LABEL, _LABEL) if self._number else (0.0, 1.0),
+            label_range=(-self._cut, self._cut) if self._number else (0.0, 1.0),
             number=self._number,
             shards=self._shards,
+            start_doubt=self._base_doubt / unit,
         )
         self._noise |= {p: unit * each for p, each in zip(self._public, noise, strict=True)}
         return [unit * weight for weight in placed], base + unit * start if self._number else start
@@ -725,6 +769,7 @@ class AdditiveRun:
             steps=self.plan.steps,
             worth=self._worth_stage,
             gradients=self._descent_stage,
+            cut=self._cut,
         ).run()
         for place, feature in zip(self._private, part.features, strict=False):
             self._shares[place] = share_by_level(feature)
@@ -755,6 +800,7 @@ class AdditiveRun:
             known=middle + spread * nodes,
             number=self._number,
             label_private=self._label_private,
+            cut=self._cut,
             finding=self._pairs_stage,
             descent=self._pair_descent_stage,
         ).run()
@@ -784,7 +830,7 @@ class AdditiveRun:
             rows = slice(start, start + BLOCK)
             known = offset[rows] if isinstance(offset, np.ndarray) else offset
             sums += self._errors(known, extra[rows], unit, short, long, rows)
-        units, moves = comparison_moves(short, long, number=self._number)
+        units, moves = comparison_moves(short, long, number=self._number, cut=self._cut)
         noisy = self._comparison_stage.release(sums / units, moves) * units
         noise = self._comparison_stage.noise(moves) * units
         mean = float(np.clip(noisy[2] / self._n, -long, long))
@@ -828,8 +874,9 @@ class AdditiveRun:
         z, g = np.clip(extra / unit, -long, long), np.clip(extra / unit, -short, short)
         score, target = (offset + extra) / unit, self._target[rows]
         if self._number:
-            error = np.clip(target / unit - score, -_ERROR, _ERROR)
-            bend = (np.abs(error) < _ERROR).astype(np.float64)
+            cut = _ERROR * self._cut
+            error = np.clip(target / unit - score, -cut, cut)
+            bend = (np.abs(error) < cut).astype(np.float64)
         else:
             chance = expit(score)
             weight = bounded_weight(chance, 0.5, 0.5)

@@ -17,16 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_expit, log_softmax, softmax
 
+from halfmask.data.products import BLOCK, CodeSums
 from halfmask.methods.additive import AdditiveFit, AdditiveRun
 from halfmask.methods.additive_descent import Descent, Moves, PrivatePart
-from halfmask.methods.code_sums import BLOCK, CodeSums
 from halfmask.methods.covered import covered_many
-from halfmask.methods.level_facts import share_by_level
 from halfmask.methods.public_sums import fit_public_class_sums
-from halfmask.methods.smooth_codes import LevelFeatures
+from halfmask.methods.smooth_codes import LevelFeatures, share_by_level
 from halfmask.table import CodedColumn, Table
-
-Floats = NDArray[np.float64]
+from halfmask.types import Floats
 
 # A class with fewer rows than so many standard deviations of their released count, or, where the
 # label is public, than so many over μ, shares its score with others like it.

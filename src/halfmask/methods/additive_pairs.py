@@ -16,13 +16,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from halfmask.methods.additive_descent import Descent, PrivatePart, Stage
-from halfmask.methods.code_sums import BLOCK, CodeSums
-from halfmask.methods.level_priors import log_evidence
+from halfmask.data.products import BLOCK, CodeSums
+from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, log_evidence
 from halfmask.methods.smooth_codes import LevelFeatures
 from halfmask.table import CodedColumn
+from halfmask.types import Floats
 
-Floats = NDArray[np.float64]
 Pair = tuple[int, int]
 
 # Groups of a column, directions of its vectors, and the smallest variance of one in parts of the
@@ -218,6 +217,7 @@ class PairSearch:
     known: Floats
     number: bool
     label_private: bool
+    cut: float
     finding: Stage
     descent: Stage
 
@@ -266,6 +266,7 @@ class PairSearch:
             steps=STEPS,
             worth=self.finding if kind is _Finder else self.descent,
             gradients=self.descent,
+            cut=self.cut,
         )
 
     def _chosen(self) -> list[Pair]:

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, log_softmax
 
 from halfmask.methods.additive_descent import Stage
-
-Floats = NDArray[np.float64]
+from halfmask.types import Floats
 
 _PARTS = 16
 # Scores are held within so many spreads of the base rate's.

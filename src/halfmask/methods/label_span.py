@@ -1,4 +1,4 @@
-"""`label-span`: one example a step, noise only where labels can differ (Ghazi et al. 2021).
+"""`label-span`: one example per step, noise only where labels can differ (Ghazi et al. 2021).
 
 The gradients of one example under all labels differ by (fixed slope) ⊗ row, so noise is needed in
 the span of those slopes alone: K - 1 directions, not one for each coefficient. Seen from the label,
@@ -21,12 +21,11 @@ from halfmask.errors import InputError
 from halfmask.losses import LossName, in_ball
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.release import Releaser, Sensitivity
-from halfmask.methods.fitted import LinearFit
-from halfmask.methods.sgd import as_fit
-from halfmask.methods.split import SplitRows
+from halfmask.methods.fitted import LinearFit, check_one_of, check_positive
+from halfmask.methods.sgd import SplitRows, as_fit
 from halfmask.table import Table
+from halfmask.types import Floats
 
-Floats = NDArray[np.float64]
 Order = Literal["passes", "uniform"]
 
 _RADIUS = 6.0
@@ -55,16 +54,8 @@ class LabelSpanConfig:
     def __post_init__(self) -> None:
         if self.passes < 1:
             raise InputError(f"Expected passes >= 1, got {self.passes}.")
-        if self.order not in ("passes", "uniform"):
-            raise InputError(f"Unknown order {self.order!r}: expected passes or uniform.")
-        if self.aggregate not in ("last", "average", "tail"):
-            raise InputError(
-                f"Unknown aggregate {self.aggregate!r}: expected last, average or tail."
-            )
-        for name in ("learning_rate", "radius"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise InputError(f"Expected a finite {name} > 0, got {value}.")
+        check_one_of(self, order=("passes", "uniform"), aggregate=("last", "average", "tail"))
+        check_positive(self, "learning_rate", "radius")
 
 
 def fit_label_span(

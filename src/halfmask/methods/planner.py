@@ -13,8 +13,8 @@ from typing import Any
 
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import noise_multiplier
+from halfmask.accounting.events import Relation
 from halfmask.accounting.gaussian import gaussian_mu
-from halfmask.accounting.relations import Relation
 from halfmask.errors import InputError
 from halfmask.losses import Loss, Softmax, default_loss, loss_named
 from halfmask.methods import bounds
@@ -32,7 +32,7 @@ _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class RunFacts:
     """The public facts of a training run; `columns` counts encoded features, `public` of them."""
 
     rows: int
@@ -86,7 +86,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RunPlan:
     """The answer; `noise_multiplier` is noise std over the longest contribution of a row.
 
     `numbers_of` is the method whose noise, steps and error are given: `method` itself, or gd where
@@ -119,22 +119,22 @@ class Run:
     error: float
 
 
-def plan(task: Task, *, target_error: float = 0.01, method: str = "auto") -> Plan:
-    """Choose a method for `task` and say what it needs and reaches."""
+def plan(facts: RunFacts, *, target_error: float = 0.01, method: str = "auto") -> RunPlan:
+    """Choose a method for `facts` and say what it needs and reaches."""
     if not (math.isfinite(target_error) and target_error > 0):
         raise InputError(f"Expected a target error > 0, got {target_error}.")
-    name, reason = _method(task, method)
-    known = name in METHODS and (task.labels_only or name not in _LABELS_ONLY)
+    name, reason = _method(facts, method)
+    known = name in METHODS and (facts.labels_only or name not in _LABELS_ONLY)
     numbers_of = name if known else "gd"
-    run = expected_run(task, numbers_of)
+    run = expected_run(facts, numbers_of)
 
     def error(rows: int, epsilon: float) -> float:
-        other = replace(task, rows=rows, epsilon=epsilon)
-        return expected_run(other, numbers_of, like=task).error
+        other = replace(facts, rows=rows, epsilon=epsilon)
+        return expected_run(other, numbers_of, like=facts).error
 
-    budgets = [task.epsilon * factor for factor in _FACTORS]
-    sizes = [max(1, round(task.rows * factor)) for factor in _FACTORS]
-    return Plan(
+    budgets = [facts.epsilon * factor for factor in _FACTORS]
+    sizes = [max(1, round(facts.rows * factor)) for factor in _FACTORS]
+    return RunPlan(
         method=name,
         numbers_of=numbers_of,
         reason=reason,
@@ -143,7 +143,7 @@ def plan(task: Task, *, target_error: float = 0.01, method: str = "auto") -> Pla
         rate=run.rate,
         error_bound=run.error,
         target_error=target_error,
-        rows_needed=bounds.rows_for_error(lambda n: error(n, task.epsilon), target_error),
+        rows_needed=bounds.rows_for_error(lambda n: error(n, facts.epsilon), target_error),
         table=tuple(
             {"rows": n, "epsilon": epsilon, "error_bound": error(n, epsilon)}
             for epsilon in budgets
@@ -152,33 +152,33 @@ def plan(task: Task, *, target_error: float = 0.01, method: str = "auto") -> Pla
     )
 
 
-def lecture_plan(task: Task, *, target_error: float) -> dict[str, Any]:
-    """Theorem 1 of the lecture with its constants: noise, steps and error at `task.rows`, and the
+def lecture_plan(facts: RunFacts, *, target_error: float) -> dict[str, Any]:
+    """Theorem 1 of the lecture with its constants: noise, steps and error at `facts.rows`, and the
     rows and steps that bring its bound to `target_error`.
 
     C is the loss's own Lipschitz constant (its largest slope in the ball, where it has none), as in
     the lecture: everything is private, rows have norm at most 1, coefficients lie in the unit ball.
     """
-    from halfmask.methods.gd_lecture import balanced_steps, slope_bound
+    from halfmask.methods.gd import balanced_steps, slope_bound
 
-    constant = slope_bound(task.loss, _RADIUS)
-    reach = constant * (2.0 if task.relation == "replace" else 1.0)
-    mu = task.budget.mu
+    constant = slope_bound(facts.loss, _RADIUS)
+    reach = constant * (2.0 if facts.relation == "replace" else 1.0)
+    mu = facts.budget.mu
     common = {"radius": _RADIUS, "lipschitz": constant}
     budget = {"mu": mu, "sensitivity": reach}
     steps = balanced_steps(
-        rows=task.rows, weights=task.parameters, lipschitz=constant, reach=reach, mu=mu
+        rows=facts.rows, weights=facts.parameters, lipschitz=constant, reach=reach, mu=mu
     )
 
     def error(count: int) -> float:
         return bounds.excess_of_lecture(
-            **common, parameters=task.parameters, rows=task.rows, steps=count, **budget
+            **common, parameters=facts.parameters, rows=facts.rows, steps=count, **budget
         )
 
     def naive() -> float:
         """Noise where each step is made (ε/k, δ/k)-DP on its own: simple composition."""
         k = max(steps - 1, 1)
-        return reach / gaussian_mu(task.epsilon / k, task.delta / k) / constant
+        return reach / gaussian_mu(facts.epsilon / k, facts.delta / k) / constant
 
     return {
         "method": "gd",
@@ -193,13 +193,13 @@ def lecture_plan(task: Task, *, target_error: float) -> dict[str, Any]:
         "error_without_noise": _RADIUS * constant / math.sqrt(steps),
         "target_error": target_error,
         "rows_needed": bounds.rows_of_lecture(
-            **common, parameters=task.parameters, error=target_error, **budget
+            **common, parameters=facts.parameters, error=target_error, **budget
         ),
         "steps_needed": bounds.steps_of_lecture(**common, error=target_error),
     }
 
 
-def paper_plan(task: Task, *, target_error: float) -> dict[str, Any]:
+def paper_plan(facts: RunFacts, *, target_error: float) -> dict[str, Any]:
     """Theorems 2.1 and 2.4 of the feature-DP paper, corrected, for Algorithm 1 with m' = |D|.
 
     `noise_of_theorem_2_1` is the paper's order of magnitude with c = 1; the noise that is used, and
@@ -207,50 +207,50 @@ def paper_plan(task: Task, *, target_error: float) -> dict[str, Any]:
     from how many rows on sums over the table have a lower bound than one label at a time
     (`label-span`), beside the paper's √(d/K): both as far as steps can bring them.
     """
-    split = task.labels_only
-    orthogonal = split and isinstance(task.loss, Softmax) and task.relation == "replace"
-    longest = task.loss.fixed_bounds()[1] if split else 0.0
-    clip = 1.0 if orthogonal else longest if split else task.gradient_bound
+    split = facts.labels_only
+    orthogonal = split and isinstance(facts.loss, Softmax) and facts.relation == "replace"
+    longest = facts.loss.fixed_bounds()[1] if split else 0.0
+    clip = 1.0 if orthogonal else longest if split else facts.gradient_bound
     # With equal public parts imposed, two labels' contributions are orthogonal.
-    pair = clip * (math.sqrt(2) if orthogonal else 2.0 if task.relation == "replace" else 1.0)
-    run = expected_run(task, "sgd")
+    pair = clip * (math.sqrt(2) if orthogonal else 2.0 if facts.relation == "replace" else 1.0)
+    run = expected_run(facts, "sgd")
 
     def error(rows: int) -> float:
         std = bounds.noise_on_mean(
             noise_multiplier=run.noise_multiplier, clip_norm=clip, rate=run.rate, rows=rows
         )
         moment = bounds.second_moment(
-            lipschitz=task.gradient_bound, private_lipschitz=clip, rate=run.rate, rows=rows
+            lipschitz=facts.gradient_bound, private_lipschitz=clip, rate=run.rate, rows=rows
         )
         shape = {
             "radius": _RADIUS,
             "steps": run.steps,
             "second_moment": moment,
-            "parameters": task.parameters,
+            "parameters": facts.parameters,
             "noise_std": std,
         }
         rate = bounds.best_learning_rate(**shape)  # type: ignore[arg-type]
         found = bounds.excess_of_theorem_2_4(**shape, learning_rate=rate)  # type: ignore[arg-type]
-        return min(found, 2 * _RADIUS * task.gradient_bound)
+        return min(found, 2 * _RADIUS * facts.gradient_bound)
 
     crossover: dict[str, float] | None = None
-    if split and task.classes > 1:
+    if split and facts.classes > 1:
 
         def ratio(rows: int) -> float:
-            other = replace(task, rows=rows)
+            other = replace(facts, rows=rows)
             sums = bounds.excess_of_lecture(
                 radius=_RADIUS,
-                lipschitz=task.gradient_bound,
-                parameters=task.parameters,
+                lipschitz=facts.gradient_bound,
+                parameters=facts.parameters,
                 rows=rows,
                 steps=_MOST_STEPS,
-                mu=task.budget.mu,
+                mu=facts.budget.mu,
                 sensitivity=pair,
             )
             return sums / expected_run(other, "label-span").error
 
         crossover = {
-            "claimed_rows": math.sqrt(task.columns / task.classes),
+            "claimed_rows": math.sqrt(facts.columns / facts.classes),
             "rows": float(bounds.rows_for_error(ratio, 1.0)),
         }
     return {
@@ -261,19 +261,19 @@ def paper_plan(task: Task, *, target_error: float) -> dict[str, Any]:
         "noise_multiplier": run.noise_multiplier,
         "noise_of_theorem_2_1": bounds.noise_of_theorem_2_1(
             pair_lipschitz=pair,
-            rows=task.rows,
-            epsilon=task.epsilon,
-            delta=task.delta,
+            rows=facts.rows,
+            epsilon=facts.epsilon,
+            delta=facts.delta,
             steps=run.steps,
         ),
         "noise_std": bounds.noise_on_mean(
-            noise_multiplier=run.noise_multiplier, clip_norm=clip, rate=run.rate, rows=task.rows
+            noise_multiplier=run.noise_multiplier, clip_norm=clip, rate=run.rate, rows=facts.rows
         ),
         "private_lipschitz": clip,
         "pair_lipschitz": pair,
         "steps": run.steps,
         "rate": run.rate,
-        "error_bound": error(task.rows),
+        "error_bound": error(facts.rows),
         "target_error": target_error,
         "rows_needed": bounds.rows_for_error(error, target_error)
         if error(_HUGE) <= target_error
@@ -304,28 +304,28 @@ class TablePlan:
         return {**asdict(self), "stages": list(self.stages)}
 
 
-def table_plan(task: Task, *, rows: float, reason: str) -> TablePlan:
+def table_plan(facts: RunFacts, *, rows: float, reason: str) -> TablePlan:
     """The plan of `additive` on `rows` rows, a unit counted as one; columns are the table's own.
 
-    `rows` may be less than `task.rows`, where a unit has several (see `additive.row_weights`).
+    `rows` may be less than `facts.rows`, where a unit has several (see `additive.row_weights`).
     """
     from halfmask.accounting.gaussian import gaussian_epsilon
     from halfmask.methods.additive import AdditivePlan
 
-    if not task.label_private and task.public == task.columns:
+    if not facts.label_private and facts.public == facts.columns:
         raise InputError("No column is private: there is nothing to protect.")
-    mu = task.budget.mu
-    private, number = task.columns - task.public, task.classes == 0
+    mu = facts.budget.mu
+    private, number = facts.columns - facts.public, facts.classes == 0
 
     def made(count: float) -> AdditivePlan:
         return AdditivePlan.of(
             rows=count,
             private_columns=private,
-            public_columns=task.public,
-            label_private=task.label_private,
+            public_columns=facts.public,
+            label_private=facts.label_private,
             number=number,
             mu=mu,
-            several=task.classes > 2,
+            several=facts.classes > 2,
         )
 
     def noise(share: float, releases: int) -> float:
@@ -344,142 +344,139 @@ def table_plan(task: Task, *, rows: float, reason: str) -> TablePlan:
             {
                 **asdict(each),
                 "noise_multiplier": noise(each.share, each.releases),
-                "epsilon_alone": gaussian_epsilon(math.sqrt(each.share) * mu, task.delta),
+                "epsilon_alone": gaussian_epsilon(math.sqrt(each.share) * mu, facts.delta),
             }
             for each in stages
         ),
     )
 
 
-def expected_run(task: Task, method: str, *, like: Task | None = None) -> Run:
+def expected_run(facts: RunFacts, method: str, *, like: RunFacts | None = None) -> Run:
     """Noise, steps and the bound of `method`; sampled methods keep the rate and steps of `like`."""
     if method in _LABELS_ONLY:
-        run = _of_labels(task, method)
+        run = _of_labels(facts, method)
     elif method == "gd":
-        run = _of_whole_batches(task)
+        run = _of_whole_batches(facts)
     else:
-        run = _of_sampled_batches(task, method, like or task)
+        run = _of_sampled_batches(facts, method, like or facts)
     # Nothing in the ball is further than this from the best of it.
-    return replace(run, error=min(run.error, 2 * _RADIUS * task.gradient_bound))
+    return replace(run, error=min(run.error, 2 * _RADIUS * facts.gradient_bound))
 
 
-def default_method(task: Task, *, levels: bool = False) -> Choice:
-    """What training would choose for `task`; `levels` as in `auto.Problem`."""
+def default_method(facts: RunFacts, *, levels: bool = False) -> Choice:
+    """What training would choose for `facts`; `levels` as in `auto.Problem`."""
     return choose(
         Problem(
-            rows=task.rows,
-            public_columns=task.public,
-            private_columns=task.columns - task.public,
-            label_private=task.label_private,
-            task="classification" if task.classes else "regression",
-            classes=task.classes,
-            epsilon=task.epsilon,
-            delta=task.delta,
+            public_columns=facts.public,
+            private_columns=facts.columns - facts.public,
+            label_private=facts.label_private,
+            task="classification" if facts.classes else "regression",
+            classes=facts.classes,
             levels=levels,
         )
     )
 
 
-def _method(task: Task, asked: str) -> tuple[str, str]:
+def _method(facts: RunFacts, asked: str) -> tuple[str, str]:
     if asked not in METHODS:
         raise InputError(f"Unknown method {asked!r}: expected one of {', '.join(METHODS)}.")
     if asked == "auto":
-        choice = default_method(task)
+        choice = default_method(facts)
         if choice.method not in METHODS:
             return "gd", (
                 f"no bound is known for {choice.method}, which training would use because "
                 f"{choice.reason}; this plan is for gd"
             )
         return choice.method, choice.reason
-    if asked in _LABELS_ONLY and not task.labels_only:
+    if asked in _LABELS_ONLY and not facts.labels_only:
         raise InputError(
             f"The error of {asked!r} has a closed form only where the label alone is private: "
-            f"pass --public {task.columns}, or plan for gd."
+            f"pass --public {facts.columns}, or plan for gd."
         )
     return asked, "asked for by name"
 
 
-def _of_labels(task: Task, method: str) -> Run:
-    apart, longest = task.loss.fixed_bounds()
-    moved = apart if task.relation == "replace" else longest
-    std = moved / task.budget.mu
+def _of_labels(facts: RunFacts, method: str) -> Run:
+    apart, longest = facts.loss.fixed_bounds()
+    moved = apart if facts.relation == "replace" else longest
+    std = moved / facts.budget.mu
     if method == "one-shot":
         error = bounds.excess_of_one_release(
-            radius=_RADIUS, parameters=task.parameters, noise_std=std, rows=task.rows
+            radius=_RADIUS, parameters=facts.parameters, noise_std=std, rows=facts.rows
         )
         return Run(noise_multiplier=std, steps=1, rate=1.0, error=error)
-    _, overhead = budget_shares(task.rows, LabelSpanConfig(order="uniform"))
+    _, overhead = budget_shares(facts.rows, LabelSpanConfig(order="uniform"))
     error = bounds.excess_of_label_span(
         radius=_RADIUS,
         row_norm=1.0,
-        slope_bound=task.gradient_bound,
-        directions=max(1, task.loss.outputs - 1),
+        slope_bound=facts.gradient_bound,
+        directions=max(1, facts.loss.outputs - 1),
         noise_std=std,
         overhead=overhead,
-        steps=task.rows,
+        steps=facts.rows,
     )
-    return Run(noise_multiplier=std, steps=task.rows, rate=1 / task.rows, error=error)
+    return Run(noise_multiplier=std, steps=facts.rows, rate=1 / facts.rows, error=error)
 
 
-def _of_whole_batches(task: Task) -> Run:
+def _of_whole_batches(facts: RunFacts) -> Run:
     """Noisy gradient descent on all rows, its noise exact."""
-    clip = task.gradient_bound
-    moved = (2 if task.relation == "replace" else 1) * clip
-    per_step = moved / (task.rows * task.budget.mu)
-    steps, learning_rate = _schedule(task, per_step)
+    clip = facts.gradient_bound
+    moved = (2 if facts.relation == "replace" else 1) * clip
+    per_step = moved / (facts.rows * facts.budget.mu)
+    steps, learning_rate = _schedule(facts, per_step)
     std = per_step * math.sqrt(steps)
     error = bounds.excess_if_smooth(
         distance=_RADIUS,
         steps=steps,
         learning_rate=learning_rate,
-        smoothness=task.loss.smoothness,
-        variance=task.parameters * std**2,
+        smoothness=facts.loss.smoothness,
+        variance=facts.parameters * std**2,
     )
-    return Run(noise_multiplier=std * task.rows / clip, steps=steps, rate=1.0, error=error)
+    return Run(noise_multiplier=std * facts.rows / clip, steps=steps, rate=1.0, error=error)
 
 
-def _of_sampled_batches(task: Task, method: str, like: Task) -> Run:
+def _of_sampled_batches(facts: RunFacts, method: str, like: RunFacts) -> Run:
     """Algorithm 1, or DP-SGD: noise from the accountant, the variance of both batches added."""
-    split = method == "sgd" and task.labels_only
-    longest = task.loss.fixed_bounds()[1]
-    orthogonal = split and isinstance(task.loss, Softmax) and task.relation == "replace"
-    clip = 1.0 if orthogonal else longest if split else task.gradient_bound
+    split = method == "sgd" and facts.labels_only
+    longest = facts.loss.fixed_bounds()[1]
+    orthogonal = split and isinstance(facts.loss, Softmax) and facts.relation == "replace"
+    clip = 1.0 if orthogonal else longest if split else facts.gradient_bound
     rate = min(1.0, max(_LEAST_BATCH, 4 * math.isqrt(like.rows)) / like.rows)
-    pair = 2.0 if task.relation == "replace" else 1.0
+    pair = 2.0 if facts.relation == "replace" else 1.0
     guess = pair * clip / (like.rows * like.budget.mu)
     steps = min(_schedule(like, guess)[0], _MOST_SAMPLED_STEPS)
     noise = noise_multiplier(
-        task.budget,
+        facts.budget,
         rate=rate,
         steps=steps,
         contribution="label" if orthogonal else "general",
     )
-    std = bounds.noise_on_mean(noise_multiplier=noise, clip_norm=clip, rate=rate, rows=task.rows)
-    variance = task.parameters * std**2 + bounds.sampling_variance(
+    std = bounds.noise_on_mean(noise_multiplier=noise, clip_norm=clip, rate=rate, rows=facts.rows)
+    variance = facts.parameters * std**2 + bounds.sampling_variance(
         private_lipschitz=clip,
         rate=rate,
-        rows=task.rows,
+        rows=facts.rows,
         public_lipschitz=longest if split else 0.0,
-        public_batch=max(1, math.ceil(4 * rate * task.rows)),
+        public_batch=max(1, math.ceil(4 * rate * facts.rows)),
     )
     # The best step for this many steps and this variance, within what smoothness allows.
-    learning_rate = min(1 / (2 * task.loss.smoothness), _RADIUS / math.sqrt(2 * steps * variance))
+    learning_rate = min(1 / (2 * facts.loss.smoothness), _RADIUS / math.sqrt(2 * steps * variance))
     error = bounds.excess_if_smooth(
         distance=_RADIUS,
         steps=steps,
         learning_rate=learning_rate,
-        smoothness=task.loss.smoothness,
+        smoothness=facts.loss.smoothness,
         variance=variance,
     )
     return Run(noise_multiplier=noise, steps=steps, rate=rate, error=error)
 
 
-def _schedule(task: Task, per_step: float) -> tuple[int, float]:
+def _schedule(facts: RunFacts, per_step: float) -> tuple[int, float]:
     """Steps and learning rate that balance distance and noise; `per_step` is the noise at T = 1.
 
     Only the product s of both matters once the rate is at most half of 1/smoothness:
     R²/(2s) + s·d·σ₁² is least at s = R/(σ₁√(2d)).
     """
-    product = _RADIUS / (per_step * math.sqrt(2 * task.parameters))
-    steps = min(max(1, math.ceil(2 * task.loss.smoothness * product)), _MOST_STEPS)
-    return steps, min(product / steps, 1 / (2 * task.loss.smoothness))
+    product = _RADIUS / (per_step * math.sqrt(2 * facts.parameters))
+    steps = min(max(1, math.ceil(2 * facts.loss.smoothness * product)), _MOST_STEPS)
+    return steps, min(product / steps, 1 / (2 * facts.loss.smoothness))

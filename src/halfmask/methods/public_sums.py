@@ -17,15 +17,12 @@ from scipy.linalg import block_diag, cho_factor, cho_solve
 from scipy.linalg.lapack import dpotri
 from scipy.special import expit, softmax
 
+from halfmask.data.products import BLOCK, CodeSums
 from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all, total_of
-from halfmask.methods.additive_descent import Stage
-from halfmask.methods.code_sums import BLOCK, CodeSums
-from halfmask.methods.level_facts import noise_by_level
-from halfmask.methods.level_priors import allocated
-from halfmask.methods.smooth_codes import LevelFeatures, level_features
+from halfmask.methods.additive_descent import Stage, allocated
+from halfmask.methods.smooth_codes import LevelFeatures, level_features, noise_by_level
 from halfmask.table import CodedColumn
-
-Floats = NDArray[np.float64]
+from halfmask.types import Floats
 
 _WHITEN = 0.25
 _CONSTANT = 0.3
@@ -53,6 +50,8 @@ _POOLED, _TYPICAL, _BY_TYPICAL = 5.0, 0.5, 2.0
 # The share of effects that levels of a number have by themselves, for every unit by which errors of
 # sampling exceed the noise.
 _ALONE, _LEAST_ALONE, _MOST_ALONE = 0.01, 0.02, 0.1
+# The smallest part of a number's variance that earlier looks may be thought to leave.
+_LEAST_LEFT = 0.1
 
 
 def fit_public_sums(
@@ -66,11 +65,15 @@ def fit_public_sums(
     label_range: tuple[float, float],
     number: bool,
     shards: Shards = ALONE,
+    start_doubt: float = 0.0,
 ) -> tuple[list[Floats], float, list[Floats]]:
     """Weights of the levels of each column, a start, and the weights' noise, in label's scores.
 
+    `start` comes from a release whose noise is `start_doubt`; 0 where that is not known.
+
     The released sums are those of weight · feature · (label − middle of its range): a label moves
-    them by at most weight · ‖feature‖ · range. A missing label counts as the middle.
+    them by at most weight · ‖feature‖ · range. A missing label counts as the middle. A number comes
+    uncut, in units of its spread, and what is left of it is cut to the range.
     """
     low, high = label_range
     middle, wide = (low + high) / 2, high - low
@@ -78,16 +81,21 @@ def fit_public_sums(
     bend = 1.0 if number else chance * (1 - chance)
     moves = (wide, wide / 2)
     space = _Space.of(columns, weights, bend, stage, moves, shards)
-    solver = _Solver(space, np.array([start]), number)
+    solver = _Solver(space, np.array([start]), number, start_doubt)
     values = (labelled * (target - middle))[None]
     for look in range(1, stage.count + 1):
         rounds = _ROUNDS if look == stage.count else _FIRST_ROUNDS
-        solver.listen(stage, values, np.array([middle]), moves, rounds)
-    covariance, uncertain, end = solver.noise(), [], 0
-    for f in space.features:
-        own = slice(end, end := end + f.vectors.shape[1])
-        uncertain.append(noise_by_level(f, covariance[own, own]))
+        known, left = None, 1.0
+        if number:
+            # What earlier looks predict is taken off before a number is cut, and the cut is nearer.
+            known = space.scores(solver.theta[0])
+            left = math.sqrt(max(1 - space.mean(known**2), _LEAST_LEFT))
+            cut: Floats = np.clip(target - known, left * low, left * high)
+            values = (labelled * cut)[None]
+        own = (left * moves[0], left * moves[1])
+        solver.listen(stage, values, np.array([middle]), own, rounds, known)
     solved = solver.theta[0]
+    uncertain = space.noise_by_level(solver.noise())
     return space.by_level(solved), float(solved[-1]), uncertain
 
 
@@ -269,6 +277,14 @@ class _Space:
         parts = np.split(theta[:-1], ends[:-1])
         return [f.by_level(part) for f, part in zip(self.features, parts, strict=True)]
 
+    def noise_by_level(self, covariance: Floats) -> list[Floats]:
+        """What this covariance of coefficients leaves in the levels of each column."""
+        found, end = [], 0
+        for f in self.features:
+            own = slice(end, end := end + f.vectors.shape[1])
+            found.append(noise_by_level(f, covariance[own, own]))
+        return found
+
     def scores(self, theta: Floats) -> Floats:
         return self.sums.scores(self.by_level(theta)) + float(theta[-1])
 
@@ -300,8 +316,14 @@ class _Solver:
     vector: their sampling errors are correlated, their noises are not.
     """
 
-    def __init__(self, space: _Space, start: Floats, number: bool) -> None:
+    def __init__(
+        self, space: _Space, start: Floats, number: bool, start_doubt: float = 0.0
+    ) -> None:
         self._space, self._number = space, number
+        # The mean of predictions that the start stands for, and how sure it is.
+        self._mean = float(start[0] if number else expit(start[0]))
+        doubt = start_doubt * (1.0 if number else self._mean * (1 - self._mean))
+        self._surely = 1 / doubt**2 if doubt > 0 else 0.0
         self._looks: list[_Look] = []
         self._seen = 0
         self._known: Floats = np.zeros((len(start), 0))
@@ -332,10 +354,12 @@ class _Solver:
         centre: Floats,
         moves: tuple[float, float],
         rounds: int,
+        known_scores: Floats | None = None,
     ) -> None:
         """Release the sums of `values`, labels less `centre`, by row of coefficients, and solve.
 
-        `moves`: how far a row of norm 1 moves them under (replace, withhold).
+        Of numbers `known_scores` were taken off too. `moves`: how far a row of norm 1 moves them
+        under (replace, withhold).
         """
         space = self._space
         look = space.look(self._doubt())
@@ -343,6 +367,8 @@ class _Solver:
         exact = np.stack([space.summed(look.weights * value) @ look.turn for value in values])
         back = stage.release(exact, own) @ look.unturn
         known = back + np.outer(centre, space.shards.sum(space.summed(look.weights)))
+        if known_scores is not None:
+            known = known + space.shards.sum(space.summed(look.weights * known_scores))
         noise = stage.noise(own) ** 2 * look.unturn.T @ look.unturn
         if self._looks and not space.axes.size:
             # The same directions once more: the mean of all looks is one look with less noise.
@@ -411,6 +437,7 @@ class _Solver:
             self._curvature = self._bent(bend)
         if turn == 0 or (turn == 1 and not alike and len(self._looks) == 1):
             self._sampling = self._sampled(bend)
+        own_bend = self._space.weights / total_of(self._space.weights, self._space.shards)
         # A standardised number has residuals of variance below one; classes at most their p(1−p).
         variance = 0.8 if self._number else 1.0
         found = []
@@ -419,7 +446,14 @@ class _Solver:
             errors = variance * part * self._sampling + self._noise
             errors[np.diag_indices_from(errors)] += 1e-9 * np.trace(curvature)
             weighed: Floats = np.asarray(np.linalg.solve(errors, curvature), dtype=np.float64)
-            found.append((curvature.T @ weighed, weighed.T @ (left + curvature @ own)))
+            precision, right = curvature.T @ weighed, weighed.T @ (left + curvature @ own)
+            if self._surely > 0:
+                # The release that the start is from tells the mean of predictions.
+                off = self._mean - total_of(own_bend * chances[0], self._space.shards)
+                slope = self._space.shards.sum(self._space.summed(own_bend * bend))
+                precision += self._surely * np.outer(slope, slope)
+                right += self._surely * slope * (off + float(slope @ own))
+            found.append((precision, right))
             self._weighed = weighed if len(found) == 1 else self._weighed
         return found
 

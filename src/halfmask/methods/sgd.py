@@ -9,30 +9,226 @@ generator that knows nothing of it. Guarantee: docs/proofs/sgd.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import noise_multiplier
-from halfmask.accounting.events import Contribution
-from halfmask.accounting.relations import Relation
+from halfmask.accounting.events import Contribution, Relation
+from halfmask.data.products import Rows, block, feature_rows, parts_of
 from halfmask.errors import InputError
-from halfmask.losses import LossName, Softmax, in_ball
+from halfmask.losses import (
+    Loss,
+    LossName,
+    PublicCurve,
+    Softmax,
+    default_loss,
+    in_ball,
+    loss_named,
+    public_slope,
+)
 from halfmask.mechanisms.noise import public_generator
-from halfmask.mechanisms.private_step import PrivateStep
-from halfmask.mechanisms.release import Releaser
-from halfmask.mechanisms.sampling import uniform_rows
-from halfmask.methods.fitted import LinearFit
-from halfmask.methods.public_curve import PublicCurve
-from halfmask.methods.split import SplitContributions, SplitRows
-from halfmask.methods.targets import in_label_units
+from halfmask.mechanisms.release import Indices, PrivateStep, Releaser, WeighedRows, uniform_rows
+from halfmask.methods.fitted import (
+    LinearFit,
+    check_one_of,
+    check_positive,
+    coded_targets,
+    in_label_units,
+)
 from halfmask.table import Table
+from halfmask.types import Floats
 
-Floats = NDArray[np.float64]
+# Units are summed explicitly, this many numbers at a time.
+_CHUNK = 1 << 22
+
+
+class BatchRows:
+    """Features of rows, with a constant 1 behind them if asked for; made for the rows in use."""
+
+    def __init__(self, rows: Rows, *, constant: bool) -> None:
+        self._rows, self._constant = rows, constant
+        self.shape = (len(rows), rows.shape[1] + constant)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | Indices) -> Floats:
+        made = block(self._rows, rows)
+        return np.hstack([made, np.ones((len(made), 1))]) if self._constant else made
+
+    def squares(self) -> Floats:
+        """The squared length of each row."""
+        found = [_squares(self[part]) for part in parts_of(len(self))]
+        return np.concatenate([np.zeros(0), *found])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SplitRows:
+    """Rows as the split loss sees them. Coefficients have the columns [public, constant, private].
+
+    With `public_loss=False` the public loss is zero and everything is private. `skipped` rows have
+    no label, and a slope of zero.
+    """
+
+    public: BatchRows
+    private: BatchRows
+    target: Floats
+    loss: Loss
+    label_private: bool
+    public_loss: bool
+    unit: NDArray[np.int64] | None
+    rows_per_unit: int = 1
+    skipped: NDArray[np.bool_] | None = None
+
+    @classmethod
+    def of(
+        cls, table: Table, *, loss: str | None = None, everything_private: bool = False
+    ) -> SplitRows:
+        """The rows of `table`; `everything_private` ignores that some columns are public."""
+        classes = 0 if table.classes is None else len(table.classes)
+        chosen = loss_named(loss or default_loss(classes), classes=classes)
+        # Without the target a public loss needs public features, and a loss that splits.
+        splits = chosen.linear_in_target and table.widths[0] > 0
+        public, private = (feature_rows(table, private=each) for each in (False, True))
+        return cls(
+            public=BatchRows(public, constant=True),
+            private=BatchRows(private, constant=False),
+            target=coded_targets(table, chosen.outputs),
+            loss=chosen,
+            label_private=table.label_private or everything_private,
+            public_loss=not everything_private and (splits or not table.label_private),
+            unit=table.unit,
+            rows_per_unit=table.rows_per_unit,
+            skipped=table.skipped,
+        )
+
+    @property
+    def labels_only(self) -> bool:
+        """Whether contributions follow from the label and public features, whatever the weights."""
+        return self.public_loss and self.label_private and not self.private.shape[1]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs x coefficients."""
+        return self.target.shape[1], self.public.shape[1] + self.private.shape[1]
+
+    def public_gradient(self, coef: Floats, rows: Indices) -> Floats:
+        """The mean gradient of the public loss over `rows`: no private value is read."""
+        gradient = np.zeros(self.shape)
+        if self.public_loss and len(rows):
+            block = self.public[rows]
+            padded = self.padded_slope(block @ coef[:, : self.public.shape[1]].T, rows)
+            gradient[:, : self.public.shape[1]] = padded.T @ block / len(rows)
+        return gradient
+
+    def padded_slope(self, scores: Floats, rows: Indices) -> Floats:
+        """The public loss's slope at the padded rows, whose scores are given."""
+        return public_slope(self.loss, scores, None if self.label_private else self.target[rows])
+
+
+class SplitContributions(WeighedRows):
+    """What each row, or each unit, adds to the private gradient at `coef`.
+
+    (slope - padded slope) ⊗ p on the public columns and slope ⊗ x on the private ones.
+    """
+
+    def __init__(self, rows: SplitRows, coef: Floats) -> None:
+        self._rows = rows
+        self.coef = coef
+        self._members = None if rows.unit is None else _Members(rows.unit)
+
+    def norms(self, rows: Indices) -> Floats:
+        """The Euclidean norm of each contribution."""
+        if self._members is None:
+            return self._row_norms(rows)
+        found = [np.zeros(0)]
+        for chunk in self._chunks(rows):
+            members, starts = self._members.of(chunk)
+            on_public, on_private = self._factors(members)
+            square = np.zeros(len(chunk))
+            for factor, made in (
+                (on_public, self._rows.public[members]),
+                (on_private, self._rows.private[members]),
+            ):
+                outer = factor[:, :, None] * made[:, None, :]
+                if outer.size:
+                    total = np.add.reduceat(outer.reshape(len(members), -1), starts, axis=0)
+                    square += np.einsum("ij,ij->i", total, total)
+            found.append(np.sqrt(square))
+        return np.concatenate(found)
+
+    def weighted_sum(self, rows: Indices, weights: Floats) -> Floats:
+        """Σ weight · contribution, outputs x coefficients."""
+        if self._members is not None:
+            members, starts = self._members.of(rows)
+            sizes = np.diff(np.append(starts, len(members)))
+            rows, weights = members, np.repeat(weights, sizes)
+        on_public, on_private = self._factors(rows)
+        return np.hstack(
+            [
+                (on_public * weights[:, None]).T @ self._rows.public[rows],
+                (on_private * weights[:, None]).T @ self._rows.private[rows],
+            ]
+        )
+
+    def _factors(self, rows: Indices) -> tuple[Floats, Floats]:
+        split = self._rows
+        if split.labels_only:
+            # The label's part alone, zero without one: what scores add is the same in both losses.
+            factor = split.loss.fixed_slope(split.target[rows])
+            return factor, factor
+        width = split.public.shape[1]
+        padded = split.public[rows] @ self.coef[:, :width].T
+        scores = padded + split.private[rows] @ self.coef[:, width:].T
+        full = split.loss.slope(scores, split.target[rows])
+        if split.skipped is not None:
+            full[split.skipped[rows]] = 0.0
+        if not split.public_loss:
+            return full, full
+        return full - split.padded_slope(padded, rows), full
+
+    def _row_norms(self, rows: Indices) -> Floats:
+        on_public, on_private = self._factors(rows)
+        norms: Floats = np.sqrt(
+            _squares(on_public) * _squares(self._rows.public[rows])
+            + _squares(on_private) * _squares(self._rows.private[rows])
+        )
+        return norms
+
+    def _chunks(self, units: Indices) -> Iterator[Indices]:
+        assert self._members is not None
+        size = max(1, _CHUNK // (int(np.prod(self._rows.shape)) * self._members.largest))
+        for start in range(0, len(units), size):
+            yield units[start : start + size]
+
+
+class _Members:
+    """The rows of each unit."""
+
+    def __init__(self, unit: NDArray[np.int64]) -> None:
+        self._order = np.argsort(unit, kind="stable")
+        self._counts = np.bincount(unit)
+        self._starts = np.cumsum(self._counts) - self._counts
+        self.largest = int(self._counts.max(initial=1))
+
+    def of(self, units: Indices) -> tuple[Indices, Indices]:
+        """The rows of `units` one unit after the other, and where each unit starts."""
+        counts = self._counts[units]
+        starts = np.cumsum(counts) - counts
+        within = np.arange(counts.sum()) - np.repeat(starts, counts)
+        return self._order[np.repeat(self._starts[units], counts) + within], starts
+
+
+def _squares(rows: Floats) -> Floats:
+    squares: Floats = np.einsum("ij,ij->i", rows, rows)
+    return squares
+
+
 Aggregate = Literal["last", "average", "tail", "ema"]
 Schedule = Literal["constant", "linear", "cosine"]
 Regulariser = Callable[[Floats, Floats], Floats]
@@ -69,32 +265,23 @@ class DpSgdConfig:
     ema_decay: float = 0.9
 
     def __post_init__(self) -> None:
-        if self.aggregate not in ("last", "average", "tail", "ema"):
-            raise InputError(
-                f"Unknown aggregate {self.aggregate!r}: expected last, average, tail or ema."
-            )
-        if self.schedule not in ("constant", "linear", "cosine"):
-            raise InputError(
-                f"Unknown schedule {self.schedule!r}: expected constant, linear or cosine."
-            )
+        check_one_of(self, aggregate=get_args(Aggregate), schedule=get_args(Schedule))
         if not (0 <= self.momentum < 1 and 0 <= self.ema_decay < 1):
             raise InputError("Expected momentum and ema_decay in [0, 1).")
         if self.rate is not None and not 0 < self.rate <= 1:
             raise InputError(f"Expected a sampling rate in (0, 1], got {self.rate}.")
         if self.steps is not None and self.steps < 1:
             raise InputError(f"Expected steps >= 1, got {self.steps}.")
-        for name in ("learning_rate", "radius", "clip_norm"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise InputError(f"Expected a finite {name} > 0, got {value}.")
+        check_positive(self, "learning_rate", "radius", "clip_norm")
 
-    def rate_at(self, step: int, of: int, learning_rate: float) -> float:
-        """The learning rate of a step, counted from 0."""
-        if self.schedule == "linear":
-            return learning_rate * (1.0 - step / of)
-        if self.schedule == "cosine":
-            return learning_rate * 0.5 * (1.0 + math.cos(math.pi * step / of))
-        return learning_rate
+
+def scheduled(schedule: Schedule, learning_rate: float, done: float) -> float:
+    """The learning rate of a step after the share `done` of all steps."""
+    if schedule == "linear":
+        return learning_rate * (1.0 - done)
+    if schedule == "cosine":
+        return learning_rate * 0.5 * (1.0 + math.cos(math.pi * done))
+    return learning_rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +304,7 @@ class SgdConfig(DpSgdConfig):
         super().__post_init__()
         if self.public_batch is not None and self.public_batch < 1:
             raise InputError(f"Expected public_batch >= 1, got {self.public_batch}.")
-        if not (math.isfinite(self.alpha) and self.alpha > 0):
-            raise InputError(f"Expected a finite alpha > 0, got {self.alpha}.")
+        check_positive(self, "alpha")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +379,7 @@ def contribution_of(
     norms = np.sqrt(rows.public.squares())
     if rows.unit is not None:
         norms = np.bincount(rows.unit, weights=norms)
-    # Public features alone decide how long a contribution can be. The hair covers rounding.
+    # Public features alone decide how long a contribution can be. The last digits cover rounding.
     longest = float(norms.max()) * (1 + 1e-9)
     orthogonal = isinstance(rows.loss, Softmax) and relation == "replace"
     bound = longest if orthogonal else longest * rows.loss.fixed_bounds()[1]
@@ -241,7 +427,8 @@ def _fit(table: Table, releaser: Releaser, rows: SplitRows, config: SgdConfig) -
     if rows.public_loss and not rows.label_private:
         curve = PublicCurve.of(table, rows.target, rows.loss, steps=settings.steps)
     coef = descend(step, rows, settings, config, units_per_row=table.units / table.n, curve=curve)
-    details = _details(settings, config) | ({} if curve is None else curve.details())
+    details = asdict(settings) | {"aggregate": config.aggregate}
+    details |= {} if curve is None else curve.details()
     return as_fit(table, coef, details)
 
 
@@ -276,7 +463,7 @@ def descend(
         if config.regulariser is not None and every_row is not None:
             gradient = gradient + config.regulariser(coef, every_row)
         velocity = config.momentum * velocity + gradient
-        rate = config.rate_at(index, settings.steps, settings.learning_rate)
+        rate = scheduled(config.schedule, settings.learning_rate, index / settings.steps)
         coef = in_ball(coef - rate * velocity, settings.radius)
         smooth = config.ema_decay * smooth + (1 - config.ema_decay) * coef
     if config.aggregate == "ema":
@@ -291,16 +478,3 @@ def as_fit(table: Table, coef: Floats, details: dict[str, Any]) -> LinearFit:
     slopes, intercept = np.delete(coef, place, axis=1), coef[:, place]
     slopes, intercept = in_label_units(table, slopes, intercept)
     return LinearFit(coef=slopes, intercept=intercept, details=details)
-
-
-def _details(settings: Settings, config: SgdConfig) -> dict[str, Any]:
-    return {
-        "steps": settings.steps,
-        "rate": settings.rate,
-        "learning_rate": settings.learning_rate,
-        "radius": settings.radius,
-        "clip_norm": settings.clip_norm,
-        "noise_multiplier": settings.noise_multiplier,
-        "contribution": settings.contribution,
-        "aggregate": config.aggregate,
-    }

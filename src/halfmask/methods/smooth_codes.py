@@ -8,6 +8,7 @@ row moves a sum of them by a known amount. Guarantee: docs/proofs/additive.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.table import CodedColumn
-
-Floats = NDArray[np.float64]
+from halfmask.types import Floats
 
 # The kernel over ordered levels: a line, a wide and a narrow bump, and each level by itself. The
 # shares say how far a typical effect follows each; the widths are parts of the range of positions.
@@ -265,3 +265,29 @@ def _merged(counts: Floats, noise_std: float, rows: float) -> NDArray[np.intp]:
     groups = np.zeros(levels, dtype=np.intp)
     groups[starts[1:]] = 1
     return np.cumsum(groups)
+
+
+def noise_by_level(feature: LevelFeatures, covariance: Floats) -> Floats:
+    """Standard deviations of centred effects by level, of coefficients with this covariance."""
+    centred = feature.vectors - feature.mean
+    variances = np.einsum("ij,jk,ik->i", centred, covariance, centred)
+    found: Floats = np.sqrt(np.maximum(variances, 0.0))[feature.groups]
+    return found
+
+
+def share_by_level(feature: LevelFeatures) -> Floats:
+    """The part of rows with each level, as far as it is known: groups of levels share theirs."""
+    members = np.bincount(feature.groups, minlength=len(feature.share))
+    found: Floats = (feature.share / np.maximum(members, 1))[feature.groups]
+    return found
+
+
+def described_levels(
+    shares: Mapping[int, Floats], noises: Mapping[int, Floats], columns: int
+) -> list[dict[str, Any]]:
+    """By column: `share` of rows and `noise` of effects by level, where they are known."""
+    found: list[dict[str, Any]] = [{} for _ in range(columns)]
+    for name, known in (("share", shares), ("noise", noises)):
+        for place, values in known.items():
+            found[place][name] = [float(f"{value:.4g}") for value in values]
+    return found

@@ -21,11 +21,7 @@ import torch
 from torch import Tensor
 
 from halfmask.errors import DataError
-from halfmask.mechanisms.noise import (
-    NoiseSource,
-    UnsafeSeededNoise,
-    public_generator,
-)
+from halfmask.mechanisms.noise import NoiseSource, UnsafeSeededNoise, public_generator
 
 Settings = Mapping[str, float | int]
 

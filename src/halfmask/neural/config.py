@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from halfmask.errors import InputError
+from halfmask.methods.fitted import check_positive
+from halfmask.methods.sgd import Aggregate, Schedule
+from halfmask.neural.padding import PaddingName
 from halfmask.neural.pretrain import PretrainConfig
 
-Schedule = Literal["constant", "linear", "cosine"]
-Aggregate = Literal["last", "average", "tail", "ema"]
-PaddingName = Literal[
-    "gaussian", "gaussian-once", "zero", "middle", "means", "class-means", "class-samples"
-]
 RegulariserName = Literal["none", "reconstruct", "decorrelate"]
 StartName = Literal["random", "neighbours"]
 RegulariserFunction = Callable[[Any, Any], Any]
-
-
-def _check_positive(config: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise InputError(f"Expected {name}={value} to be positive and finite.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +30,7 @@ class CorrectionConfig:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_positive(self, "steps", "clip_norm", "learning_rate")
+        check_positive(self, "steps", "clip_norm", "learning_rate")
         if not 0 <= self.momentum < 1:
             raise InputError("Expected momentum in [0, 1).")
 
@@ -56,7 +46,7 @@ class StepsConfig:
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        _check_positive(self, "steps", "rate", "clip_norm", "learning_rate")
+        check_positive(self, "steps", "rate", "clip_norm", "learning_rate")
         if not 0 <= self.momentum < 1:
             raise InputError("Expected momentum in [0, 1).")
 
@@ -83,7 +73,7 @@ class MlpConfig:
     public_seed: int | None = 0
 
     def __post_init__(self) -> None:
-        _check_positive(self, "private_norm")
+        check_positive(self, "private_norm")
         if self.release_share is not None and not 0 < self.release_share < 1:
             raise InputError(f"Expected release_share in (0, 1), got {self.release_share}.")
 
@@ -114,7 +104,7 @@ class NetworkDpSgdConfig:
 
     def __post_init__(self) -> None:
         positive = ("hidden", "steps", "rate", "clip_norm", "learning_rate", "radius")
-        _check_positive(self, *positive, "private_norm")
+        check_positive(self, *positive, "private_norm")
         if not (0 <= self.momentum < 1 and 0 <= self.ema_decay < 1):
             raise InputError("Expected momentum and ema_decay in [0, 1).")
 
@@ -136,11 +126,11 @@ class Algorithm1Config(NetworkDpSgdConfig):
     `padding` fills in private columns (halfmask.neural.padding); `release_share` is the part of the
     budget (of μ²) for a padding that has to be paid for. `alpha` weighs the private part against
     the public one, whose gradient is over `public_batch` rows. `regulariser` is a further public
-    loss times `regulariser_weight`: by name (halfmask.neural.regularisers), or a function of the
+    loss times `regulariser_weight`: by name (halfmask.neural.method), or a function of the
     network and padded rows. Where the label is private, the public loss has none. `span` keeps of
     the noisy gradients by the first layer's weights what lies in that many principal directions of
     the public features (None: all of it). `start` gives the first layer: drawn at random, or learnt
-    from the public columns alone (halfmask.neural.public_features).
+    from the public columns alone (halfmask.neural.method).
     """
 
     recipe: ClassVar[str] = "algorithm-1"
@@ -156,6 +146,6 @@ class Algorithm1Config(NetworkDpSgdConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_positive(self, "alpha", "public_batch", "regulariser_weight", "span")
+        check_positive(self, "alpha", "public_batch", "regulariser_weight", "span")
         if self.release_share is not None and not 0 < self.release_share < 1:
             raise InputError(f"Expected release_share in (0, 1), got {self.release_share}.")

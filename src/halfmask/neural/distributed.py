@@ -16,13 +16,11 @@ from typing import NoReturn
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import distributed
 
 from halfmask.errors import InputError, MachineLostError
-from halfmask.neural.device import own_device
-
-Floats = NDArray[np.float64]
+from halfmask.neural.network import own_device
+from halfmask.types import Floats
 
 # How long a machine waits for the slowest one before it gives up.
 _PATIENCE = timedelta(minutes=30)

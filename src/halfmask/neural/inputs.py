@@ -11,22 +11,85 @@ rows are then scaled up as well, which the noise, made for the longest row, has 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halfmask.encoding import Levels, Scaled, declared
+from halfmask.data.encoding import Levels, Scaled, declared
 from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.shards import ALONE, Shards
 from halfmask.methods.auto import MANY_COLUMNS
 from halfmask.model_folder import damaged
-from halfmask.neural.public_facts import PublicFacts
 from halfmask.schema import Column
 from halfmask.table import Table
+from halfmask.types import Floats
 
-Floats = NDArray[np.float64]
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PublicFacts:
+    """The number of rows, the range of each public feature, and the size of each public column.
+
+    `sizes` are sums over rows of squares, each column anchored as a private one would be.
+    """
+
+    rows: int
+    low: Floats
+    high: Floats
+    sizes: Floats
+
+    @classmethod
+    def of(
+        cls, public: Floats, sources: tuple[str, ...], columns: tuple[Column, ...]
+    ) -> PublicFacts:
+        """The facts of rows whose features come from the columns named in `sources`."""
+        width = public.shape[1]
+        return cls(
+            rows=len(public),
+            low=public.min(axis=0, initial=np.inf) if width else np.zeros(0),
+            high=public.max(axis=0, initial=-np.inf) if width else np.zeros(0),
+            sizes=np.array([_size(public, sources, column) for column in columns]),
+        )
+
+    def with_more(self, other: PublicFacts) -> PublicFacts:
+        """The facts of both parts together."""
+        return PublicFacts(
+            rows=self.rows + other.rows,
+            low=np.minimum(self.low, other.low),
+            high=np.maximum(self.high, other.high),
+            sizes=self.sizes + other.sizes,
+        )
+
+    def everywhere(self, shards: Shards) -> PublicFacts:
+        """The facts of the rows of all machines."""
+        return PublicFacts(
+            rows=int(shards.sum(np.array([float(self.rows)]))[0]),
+            low=shards.gather(self.low[None, :]).min(axis=0),
+            high=shards.gather(self.high[None, :]).max(axis=0),
+            sizes=shards.sum(self.sizes),
+        )
+
+    @property
+    def varies(self) -> NDArray[np.bool_]:
+        """Features that are not the same in every row."""
+        return self.high > self.low if self.rows else np.ones(len(self.low), dtype=bool)
+
+    @property
+    def fullness(self) -> float:
+        """The mean squared size of a public column; 1 where there is none."""
+        if not (self.rows and len(self.sizes)):
+            return 1.0
+        return float(self.sizes.mean()) / self.rows
+
+
+def _size(public: Floats, sources: tuple[str, ...], column: Column) -> float:
+    places = [place for place, source in enumerate(sources) if source == column.name]
+    if column.scaled:
+        number, missing = public[:, places[0]], public[:, places[1]]
+        return float(np.sum(((number + 1.0 - missing) / 2.0) ** 2))
+    return float(np.sum(1.0 - public[:, places[0]] ** 2))
+
 
 # Of the norm that private rows would have if they were as full as the public ones. A shorter row
 # loses little of its direction, and noise falls with it; one value for every table.
@@ -114,18 +177,7 @@ class Inputs:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Everything `rows` needs."""
-        return {
-            "public_kept": self.public_kept,
-            "kept": self.kept,
-            "half": self.half,
-            "group": self.group,
-            "sampled": self.sampled,
-            "private_norm": np.array(self.private_norm),
-            "non_negative": np.array(self.non_negative),
-            "public_half": self.public_half,
-            "scaled_up": np.array(self.scaled_up),
-            "public_norm": np.array(self.public_norm),
-        }
+        return {each.name: np.asarray(getattr(self, each.name)) for each in fields(self)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Inputs:
@@ -137,18 +189,9 @@ class Inputs:
         for name in ("private_norm", "public_norm"):
             if not float(arrays[name]) >= 0:
                 damaged(f"the array 'inputs.{name}'")
-        return cls(
-            public_kept=arrays["public_kept"],
-            kept=arrays["kept"],
-            half=arrays["half"],
-            group=arrays["group"],
-            sampled=arrays["sampled"],
-            private_norm=float(arrays["private_norm"]),
-            non_negative=bool(arrays["non_negative"]),
-            public_half=arrays["public_half"],
-            scaled_up=bool(arrays["scaled_up"]),
-            public_norm=float(arrays["public_norm"]),
-        )
+        values = {each.name: arrays[each.name] for each in fields(cls)}
+        plain = {name: array.item() for name, array in values.items() if array.ndim == 0}
+        return cls(**values | plain)
 
 
 def _from_bound(block: Floats, kept: NDArray[np.int64], half: NDArray[np.bool_]) -> Floats:

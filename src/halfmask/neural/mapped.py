@@ -19,17 +19,15 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from halfmask.derived import with_made
-from halfmask.encoding import declared, learnt
+from halfmask.data.encoding import declared, learnt, with_made
+from halfmask.data.frames import check_columns, numbered
+from halfmask.data.scratch import reserve
 from halfmask.errors import DataError, InputError
-from halfmask.frames import check_columns, numbered
 from halfmask.mechanisms.shards import ALONE, Shards
-from halfmask.neural.inputs import Inputs
-from halfmask.neural.public_facts import PublicFacts
-from halfmask.neural.rows import NetworkRows, Singles, blocks
+from halfmask.neural.inputs import Inputs, PublicFacts
+from halfmask.neural.pretrain import NetworkRows, Singles, blocks
+from halfmask.progress import tell
 from halfmask.schema import Column, Schema
-from halfmask.scratch import reserve
-from halfmask.signs import tell
 from halfmask.table import Blocks, Encoder, Table
 
 # Encoded numbers in flight (64 MiB in double precision), and rows that stay in the cache.

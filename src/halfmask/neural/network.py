@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from halfmask.errors import InputError
+
+
+def own_device() -> torch.device:
+    """The GPU that torchrun's LOCAL_RANK names (the first one otherwise), or the CPU."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if torch.cuda.is_available() and local < torch.cuda.device_count():
+        return torch.device("cuda", local)
+    return torch.device("cpu")
+
+
+class FlatParameters:
+    """`vector` holds every parameter that requires a gradient, in the order of the network."""
+
+    def __init__(self, network: nn.Module) -> None:
+        parameters = [value for value in network.parameters() if value.requires_grad]
+        self.vector: Tensor = torch.cat([value.detach().reshape(-1) for value in parameters])
+        at = 0
+        for value in parameters:
+            value.data = self.vector[at : at + value.numel()].view_as(value)
+            at += value.numel()
+
+    def __len__(self) -> int:
+        return len(self.vector)
+
+    def gradient(self, network: nn.Module) -> Tensor:
+        """The .grad of every parameter as one vector; zero where there is none."""
+        parts = [
+            (torch.zeros_like(value) if value.grad is None else value.grad).reshape(-1)
+            for value in network.parameters()
+            if value.requires_grad
+        ]
+        return torch.cat(parts)
 
 
 class Mlp(nn.Module):  # type: ignore[misc]
@@ -38,35 +69,8 @@ class Mlp(nn.Module):  # type: ignore[misc]
         """The layers from input to output."""
         return [cast(nn.Linear, layer) for layer in self.layers]
 
-    def predicted(self, rows: NDArray[np.float32]) -> NDArray[np.int64]:
-        """The likeliest class of each row."""
-        with torch.no_grad():
-            best: NDArray[np.int64] = self(torch.from_numpy(rows)).argmax(1).numpy()
-        return best
-
     def forward(self, rows: Tensor) -> Tensor:
         """Scores of every row: logits, or the prediction itself for a numeric target."""
         for layer in self.linear[:-1]:
             rows = torch.relu(layer(rows))
         return cast(Tensor, self.linear[-1](rows))
-
-
-def without_privacy(
-    rows: NDArray[np.float32], labels: NDArray[np.int64], classes: int, *, seed: int
-) -> Mlp:
-    """Adam for ten epochs on the true rows: the ceiling that experiments compare with.
-
-    Not private: nothing of it may be released.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    network = Mlp((rows.shape[1], 300, classes), generator=generator)
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
-    inputs, targets = torch.from_numpy(rows), torch.from_numpy(labels)
-    for epoch in range(10):
-        for group in optimizer.param_groups:
-            group["lr"] = 1e-3 * (1 - epoch / 10)
-        for some in torch.randperm(len(rows), generator=generator).split(128):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(network(inputs[some]), targets[some]).backward()
-            optimizer.step()
-    return network

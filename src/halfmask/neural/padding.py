@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from halfmask.errors import InputError
 from halfmask.neural.inputs import Inputs
+from halfmask.types import Floats
 
-Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 PaddingName = Literal[
     "gaussian", "gaussian-once", "zero", "middle", "means", "class-means", "class-samples"

@@ -1,7 +1,8 @@
-"""Training on padded rows alone: public columns as they are, private ones drawn from a release.
+"""Rows as a network reads them, and networks trained on what is free: padded rows alone.
 
-Everything here is post-processing of a release and of public values, so it may be repeated at will:
-several networks are trained and their scores averaged, which is again one network, a wider one.
+Public columns stay as they are, private ones are drawn from a release. Everything here is
+post-processing of a release and of public values, so it may be repeated at will: several networks
+are trained and their scores averaged, which is again one network, a wider one.
 """
 
 from __future__ import annotations
@@ -16,14 +17,81 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from halfmask.losses import Watch
 from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all
+from halfmask.neural.inputs import Inputs
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import Padding
-from halfmask.public_loss import Watch
-from halfmask.signs import tell
+from halfmask.progress import tell
+from halfmask.table import Table
+
+Singles = NDArray[np.float32]
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NetworkRows:
+    """`values` has the public features of each row, then its private ones, clipped already.
+
+    `columns` numbers the column behind each public feature; `labels` are class codes.
+    """
+
+    inputs: Inputs
+    values: Singles
+    labels: Codes
+    classes: int
+    columns: Codes
+
+    @classmethod
+    def of(
+        cls, table: Table, *, private_norm: float | None = None, shards: Shards = ALONE
+    ) -> NetworkRows:
+        """The rows of a table with a label of classes."""
+        inputs = Inputs.of(table, private_norm=private_norm, shards=shards)
+        return cls.of_values(table, inputs, inputs.rows(table))
+
+    @classmethod
+    def of_values(cls, table: Table, inputs: Inputs, values: Singles) -> NetworkRows:
+        """Rows that were made elsewhere; of `table` the label and the declaration are read."""
+        assert table.label is not None
+        assert table.classes is not None
+        sources = np.array(table.public_sources, dtype=str)[inputs.public_kept]
+        return cls(
+            inputs=inputs,
+            values=values,
+            labels=table.label.astype(np.int64),
+            classes=len(table.classes),
+            columns=np.unique(sources, return_inverse=True)[1].astype(np.int64),
+        )
+
+    @property
+    def real(self) -> torch.Tensor:
+        """All features of every row, sharing memory with `values`."""
+        return torch.from_numpy(np.asarray(self.values))
+
+    @property
+    def public_features(self) -> Singles:
+        """The public features of every row."""
+        return self.values[:, : len(self.inputs.public_kept)]
+
+    @property
+    def private_features(self) -> Singles:
+        """The private features of every row, of norm at most `inputs.private_norm`."""
+        return self.values[:, len(self.inputs.public_kept) :]
+
+    @property
+    def public_rows(self) -> PublicRows:
+        """What a network may be trained on for free."""
+        return PublicRows(features=self.public_features, columns=self.columns, labels=self.labels)
+
+
+def blocks(rows: int, size: int) -> Iterator[slice]:
+    """Consecutive parts of at most `size` rows."""
+    for start in range(0, rows, size):
+        yield slice(start, min(start + size, rows))
+
 
 Floats = NDArray[np.floating[Any]]
-Codes = NDArray[np.int64]
 
 # Rows that are padded at a time: a table may be larger than memory.
 _BLOCK = 1 << 13

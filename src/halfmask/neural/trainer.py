@@ -8,10 +8,9 @@ Guarantee: docs/proofs/network.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 import torch
@@ -21,25 +20,32 @@ from torch.nn import functional
 
 from halfmask.accounting.events import Contribution, PoissonGaussianEvent
 from halfmask.errors import InputError, LedgerError
-from halfmask.mechanisms.private_step import PrivateStep, RowContributions
-from halfmask.mechanisms.release import Releaser
-from halfmask.mechanisms.sampling import Indices, uniform_rows
+from halfmask.losses import PublicLoss, Watch
+from halfmask.mechanisms.release import (
+    Indices,
+    PrivateStep,
+    Releaser,
+    RowContributions,
+    uniform_rows,
+)
 from halfmask.mechanisms.shards import Shards, rows_in_all
+from halfmask.methods.fitted import check_one_of, check_positive
+from halfmask.methods.sgd import Aggregate, Schedule, scheduled
 from halfmask.neural.checkpoint import Checkpoint, Progress
-from halfmask.neural.contributions import FLOAT32_RESERVE, NetworkContributions
-from halfmask.neural.device import own_device
-from halfmask.neural.flat import FlatParameters
-from halfmask.neural.label_contributions import LabelContributions, row_weights
-from halfmask.neural.mlp_ghost import MlpGradients
-from halfmask.neural.network import Mlp
-from halfmask.neural.structured import StructuredRows
-from halfmask.public_loss import Watch
+from halfmask.neural.ghost import MlpGradients, StructuredRows
+from halfmask.neural.network import FlatParameters, Mlp, own_device
+from halfmask.neural.padding import PaddingName
+from halfmask.types import Floats
 
-Schedule = Literal["constant", "linear", "cosine"]
-Aggregate = Literal["last", "average", "tail", "ema"]
 Regulariser = Callable[[Mlp, Tensor], Tensor]
 Fill = Callable[[Indices, np.random.Generator], Tensor]
-Floats = NDArray[np.float64]
+Draw = Callable[[Indices], Tensor]
+# Fraction by which the noise is widened for the rounding of sums in single precision.
+FLOAT32_RESERVE = 2.0**-11
+CPU = torch.device("cpu")
+# The clip norm is lowered by this part, far more than double precision rounds.
+_MARGIN = 1e-4
+_CHUNK = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,28 +80,16 @@ class TrainerConfig:
     span: Floats | None = None
 
     def __post_init__(self) -> None:
-        positive = ("steps", "rate", "clip_norm", "noise_multiplier", "learning_rate")
-        for name in positive:
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise InputError(f"Expected {name}={value} to be positive and finite.")
+        check_positive(self, "steps", "rate", "clip_norm", "noise_multiplier", "learning_rate")
         if self.rate > 1:
             raise InputError(f"Expected a sampling rate in (0, 1], got {self.rate}.")
         if not 0 <= self.momentum < 1 or not 0 <= self.ema_decay < 1:
             raise InputError("Expected momentum and ema_decay in [0, 1).")
-        if self.aggregate not in ("last", "average", "tail", "ema"):
-            raise InputError(f"Unknown aggregate {self.aggregate!r}.")
-        if self.schedule not in ("constant", "linear", "cosine"):
-            raise InputError(f"Unknown schedule {self.schedule!r}.")
+        check_one_of(self, aggregate=get_args(Aggregate), schedule=get_args(Schedule))
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
-        done = step / self.steps
-        if self.schedule == "linear":
-            return self.learning_rate * (1.0 - done)
-        if self.schedule == "cosine":
-            return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * done))
-        return self.learning_rate
+        return scheduled(self.schedule, self.learning_rate, step / self.steps)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,6 +118,21 @@ class TrainingRows:
             return self.real.padded(torch.from_numpy(rows))
         assert self.fill is not None
         return self.fill(rows, generator)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainedNetwork:
+    """A network, its private steps if there were any, how rows were padded, and a public curve."""
+
+    network: Mlp
+    steps: TrainerConfig | None
+    padding: PaddingName | None
+    curve: PublicLoss
+
+
+def noise_factor(noise: float, tolerated: float) -> float:
+    """The factor by which steps become shorter where a mean gradient has more noise than that."""
+    return min(1.0, tolerated / noise)
 
 
 def plan_steps(
@@ -196,8 +205,8 @@ def train_privately(
         draw = lambda batch: fill(batch, progress.padding)  # noqa: E731
     contributions: RowContributions
     if rows.label_alone:
-        shown = rows.real.rows if isinstance(rows.real, StructuredRows) else rows.real
-        contributions = LabelContributions(network, shown, rows.labels)
+        public = rows.real.rows if isinstance(rows.real, StructuredRows) else rows.real
+        contributions = LabelContributions(network, public, rows.labels)
     else:
         if config.contribution != "general":
             raise InputError("The label pair is for rows of which the label alone is private.")
@@ -349,3 +358,113 @@ def public_gradient(
     found = flat.gradient(network)
     network.zero_grad(set_to_none=True)
     return float(loss.detach()), found
+
+
+class NetworkContributions:
+    """∇ℓ(x) − ∇ℓ_pub(g(f(x))) for chosen rows; without a pair, ∇ℓ(x).
+
+    `padded` is None (no pair, or pairs held by `StructuredRows`), or draws the padded rows of a
+    batch from randomness of its own. Rows stay where they are; batches move to `device`. A row
+    without a label (its target is negative) contributes zero.
+    """
+
+    def __init__(
+        self,
+        gradients: MlpGradients,
+        rows: Tensor | StructuredRows,
+        targets: Tensor,
+        *,
+        padded: Draw | None = None,
+        device: torch.device = CPU,
+    ) -> None:
+        self._device = device
+        self._gradients = gradients
+        self._rows = rows
+        self._targets = targets
+        self._padded = padded
+        self._labelled: NDArray[np.bool_] | None = None
+        if bool((targets < 0).any()):
+            self._labelled = (targets >= 0).cpu().numpy()
+
+    def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
+        """Σ of the contributions, each scaled down to norm at most `clip_norm`, in one pass."""
+        kept = np.ones(len(rows), dtype=bool) if self._labelled is None else self._labelled[rows]
+        # Padding is drawn for all rows: what later rows get must not follow from who has a label.
+        pair = None if self._padded is None else self._padded(rows)[kept].to(self._device)
+        chosen = torch.from_numpy(rows[kept])
+        held = self._rows
+        real = held.take(chosen) if isinstance(held, StructuredRows) else held[chosen]
+        labels = self._targets[chosen].to(self._device)
+        found = self._gradients.clipped_sum(real.to(self._device), labels, clip_norm, padded=pair)
+        total: Floats = found.double().cpu().numpy()
+        return total
+
+
+class LabelContributions:
+    """Scaled contributions of labels (negative: none, which adds zero) at the network's weights.
+
+    Everything is computed in double precision. Guarantee: docs/proofs/label_pair.md.
+    """
+
+    def __init__(self, network: Mlp, rows: Tensor, labels: Tensor) -> None:
+        if len(network.linear) != 2:
+            raise InputError("Label contributions are for networks with one hidden layer.")
+        self._network = network
+        self._rows = rows
+        self._labels = labels
+
+    def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
+        """Σ of the scaled contributions of `rows`, in the order of `network.parameters()`."""
+        total = np.zeros(sum(p.numel() for p in self._network.parameters()))
+        with torch.no_grad():
+            for low in range(0, len(rows), _CHUNK):
+                chosen = torch.from_numpy(rows[low : low + _CHUNK])
+                total += self._chunk(chosen, clip_norm).numpy()
+        return total
+
+    def _chunk(self, chosen: Tensor, clip_norm: float) -> Tensor:
+        first, last = self._network.linear
+        inside = first.weight.detach().cpu().double(), first.bias.detach().cpu().double()
+        outside = last.weight.detach().cpu().double()
+        given = self._rows[chosen].cpu().double()
+        hidden = torch.relu(given @ inside[0].T + inside[1])
+        weights = label_free_weights(given, hidden, outside, clip_norm)
+        labels = self._labels[chosen].cpu()
+        weights = torch.where(labels >= 0, weights, torch.zeros_like(weights))
+        classes = outside.shape[0]
+        slopes = torch.full((len(chosen), classes), 1.0 / classes, dtype=torch.float64)
+        slopes[torch.arange(len(chosen)), labels.clamp_min(0)] -= 1.0
+        slopes *= weights[:, None]
+        below = (slopes @ outside) * (hidden > 0)
+        parts = (below.T @ given, below.sum(0), slopes.T @ hidden, slopes.sum(0))
+        return torch.cat([part.reshape(-1) for part in parts])
+
+
+def row_weights(network: Mlp, rows: Tensor, clip_norm: float) -> Tensor:
+    """The weights of rows at the network's weights, in double precision."""
+    first, last = network.linear
+    with torch.no_grad():
+        given = rows.cpu().double()
+        inside = first.weight.cpu().double(), first.bias.cpu().double()
+        hidden = torch.relu(given @ inside[0].T + inside[1])
+        return label_free_weights(given, hidden, last.weight.cpu().double(), clip_norm)
+
+
+def label_free_weights(given: Tensor, hidden: Tensor, outside: Tensor, clip_norm: float) -> Tensor:
+    """s = min(1, C/√m) of every row, from inputs, hidden features and weights: no label enters.
+
+    Where m is not finite the row counts as zero.
+    """
+    classes = outside.shape[0]
+    active = (hidden > 0).to(outside)
+    gram = torch.einsum("kh,nh,lh->nkl", outside, active, outside)
+    gram *= (1.0 + given.square().sum(1))[:, None, None]
+    gram += (1.0 + hidden.square().sum(1))[:, None, None] * torch.eye(classes, dtype=gram.dtype)
+    centred = gram - gram.mean(1, keepdim=True)
+    centred = centred - centred.mean(2, keepdim=True)
+    own = centred.diagonal(dim1=1, dim2=2)
+    apart = own[:, :, None] - centred
+    most = torch.maximum(own.amax(1), apart.amax((1, 2)))
+    bound = clip_norm * (1.0 - _MARGIN)
+    weights = torch.clamp(bound / most.clamp_min(1e-300).sqrt(), max=1.0)
+    return torch.where(torch.isfinite(most), weights, torch.zeros_like(weights))

@@ -6,12 +6,11 @@ import json
 import math
 from collections.abc import Sequence
 
-from halfmask.reference import NOT_PRIVATE
 from halfmask.report import words
 from halfmask.report.covered import CONSTANT, NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
-from halfmask.report.facts import Facts
-from halfmask.report.measured import NO_BETTER, NOT_COVERED
+from halfmask.report.facts import NO_BETTER, NOT_COVERED, Facts
+from halfmask.scoring import NOT_PRIVATE
 
 _METRICS = {"accuracy": "accuracy", "log_loss": "log_loss", "auc": "roc_auc", "rmse": "rmse"}
 

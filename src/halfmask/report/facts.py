@@ -2,28 +2,252 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from halfmask.accounting.accountant import delta as delta_at
 from halfmask.accounting.accountant import epsilon as epsilon_at
-from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEvent
-from halfmask.accounting.relations import RELATIONS, Relation
-from halfmask.errors import DataError, LedgerError
+from halfmask.accounting.events import (
+    RELATIONS,
+    Event,
+    GaussianEvent,
+    PoissonGaussianEvent,
+    Relation,
+)
+from halfmask.data.frames import as_arrow, check_columns, texts
+from halfmask.errors import DataError, InputError, LedgerError
 from halfmask.model import Model
 from halfmask.model_folder import damaged, read_json, rebuilt
-from halfmask.report.attacker import Gain, attacker_gains
 from halfmask.report.covered import Covered, covered_scores
 from halfmask.schema import Column
+from halfmask.scoring import judge
 from halfmask.statement import Statement
+from halfmask.table import Table
 
 if TYPE_CHECKING:
     from halfmask.accounting.ledger import Ledger
     from halfmask.effects import Effect
-    from halfmask.report.measured import Measured
+
+
+# --- What an attacker can at most gain: bounds on beliefs and right guesses, from charged events.
+# The attacker knows the model, everything released, all public columns and every other row, and
+# asks whether one person's private part is a certain value or another. Derivation:
+# docs/threat-model.md.
+
+
+PRIORS = (0.01, 0.1, 0.5, 0.9)
+_SPLITS = (0.3, 0.1, 0.03, 0.01, 0.003)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """One row of the table: beliefs and shares of right guesses, before and at most after."""
+
+    prior: float
+    belief: float
+    guess_before: float
+    guess_after: float
+
+
+def attacker_gains(
+    events: Sequence[Event], *, delta: float, priors: Sequence[float] = PRIORS
+) -> tuple[Gain, ...]:
+    """The bounds for attackers who start from each prior, under the relation `replace`."""
+    rise = most_evidence(events, delta=delta)
+    return tuple(
+        Gain(
+            prior=prior,
+            belief=belief_after(prior, rise),
+            guess_before=max(prior, 1 - prior),
+            guess_after=most_right_guesses(events, prior),
+        )
+        for prior in priors
+    )
+
+
+def most_evidence(events: Sequence[Event], *, delta: float) -> float:
+    """How far the log odds of a private value can rise, except with probability at most `delta`.
+
+    For every share s of delta, P[loss > t] <= δ(ε)/(1 − e^(ε−t)), with ε where δ(ε) = s·delta and
+    t = ε − ln(1−s); the least t is taken. Plain ε would promise this only for delta = 0.
+    """
+    if not events:
+        return 0.0
+    return min(
+        epsilon_at(events, delta=share * delta, relation="replace") - math.log1p(-share)
+        for share in _SPLITS
+    )
+
+
+def belief_after(prior: float, rise: float) -> float:
+    """The belief whose log odds lie `rise` above those of `prior`."""
+    _check_prior(prior)
+    return prior / (prior + (1 - prior) * math.exp(-rise))
+
+
+def most_right_guesses(events: Sequence[Event], prior: float) -> float:
+    """The largest share of right guesses of any attacker with this prior; no exception to it.
+
+    With m the smaller of the two prior probabilities it is 1 − m + m·δ(ln((1−m)/m)): the most by
+    which a test can exceed its cost is what the privacy curve δ(ε) bounds.
+    """
+    _check_prior(prior)
+    least = min(prior, 1 - prior)
+    odds = math.log((1 - least) / least)
+    gained = delta_at(events, epsilon=odds, relation="replace") if events else 0.0
+    return 1 - least + least * gained
+
+
+def _check_prior(prior: float) -> None:
+    if not 0 < prior < 1:
+        raise InputError(f"Expected a prior strictly between 0 and 1, got {prior}.")
+
+
+# --- Scores, ROC and calibration on rows of the user's own, which no guarantee covers.
+
+
+NOT_COVERED = "Computed from the labels of the rows that were passed: not covered by the guarantee."
+
+NO_BETTER = (
+    "On these rows the model is no better than a constant. More rows, a larger epsilon or more "
+    "public columns may help."
+)
+_SCORES = ("rows", "accuracy", "log_loss", "auc", "rmse", "r2")
+_BINS = 10
+_MOST_POINTS = 101
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationBin:
+    """Rows with neighbouring predictions: what was predicted, what was there, how many."""
+
+    predicted: float
+    observed: float
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """`scores` as `evaluate` prints them; curves by class, or none for a number to predict."""
+
+    scores: Mapping[str, float | None]
+    constant: Mapping[str, float | None]
+    public_alone: Mapping[str, float | None]
+    better_than_constant: bool
+    roc: Mapping[str, tuple[Point, ...]]
+    calibration: Mapping[str, tuple[CalibrationBin, ...]]
+    classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    confusion: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    groups: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    by: str | None = None
+    reference: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The measurement as a JSON object."""
+        return {
+            **self.scores,
+            "constant": dict(self.constant),
+            "public_columns_alone": dict(self.public_alone),
+            "better_than_constant": self.better_than_constant,
+            "covered_by_guarantee": False,
+            "classes": {name: dict(each) for name, each in self.classes.items()},
+            "confusion": {name: dict(each) for name, each in self.confusion.items()},
+            "by": self.by,
+            "groups": {name: dict(each) for name, each in self.groups.items()},
+            "reference": dict(self.reference) or None,
+            "roc": {name: [list(point) for point in points] for name, points in self.roc.items()},
+            "calibration": {
+                name: [[b.predicted, b.observed, b.rows] for b in bins]
+                for name, bins in self.calibration.items()
+            },
+        }
+
+
+def measure(model: Model, frame: Any, *, by: str | None = None, reference: Any = None) -> Measured:
+    """Score `model` on a frame that has the label; by the groups of a column of it, too.
+
+    `reference` is a frame of training rows, for models without privacy to be compared with.
+    """
+    if model.encoder is None:
+        raise DataError(
+            "This model was fitted on a bare array, so a file cannot be scored with it: leave out "
+            "--data."
+        )
+    table = model.encode(frame, with_label=True)
+    judged = _judged(model, table, frame, by)
+    if reference is not None:
+        from halfmask.scoring import reference as without_privacy
+
+        judged["reference"] = without_privacy(model.encode(reference, with_label=True), [table])
+    table = table.labelled()
+    assert table.label is not None
+    if model.task == "regression":
+        curve = calibration_bins(model.predict(table).astype(np.float64), table.label)
+        return Measured(**judged, roc={}, calibration={"predicted": curve})
+    probabilities = model.probabilities(table)
+    classes = [str(name) for name in model.classes or ()]
+    shown = [1] if len(classes) == 2 else list(range(len(classes)))
+    roc, calibration = {}, {}
+    for place in shown:
+        truth = (table.label == place).astype(np.float64)
+        calibration[classes[place]] = calibration_bins(probabilities[:, place], truth)
+        if 0 < truth.mean() < 1:
+            roc[classes[place]] = roc_points(probabilities[:, place], truth)
+    return Measured(**judged, roc=roc, calibration=calibration)
+
+
+def _judged(model: Model, table: Table, frame: Any, by: str | None) -> dict[str, Any]:
+    """Scores, and what they are held against."""
+    groups = None
+    if by is not None:
+        check_columns(frame, [by])
+        groups = texts(as_arrow(frame, [by]), by).to_pylist()
+    found = judge(model, [table], groups)
+    return {
+        "scores": {name: found[name] for name in _SCORES if name in found},
+        "constant": found["constant"],
+        "public_alone": found.get("public_columns_alone", {}),
+        "better_than_constant": found["better_than_constant"],
+        "classes": found.get("classes", {}),
+        "confusion": found.get("confusion", {}),
+        "groups": found.get("groups", {}),
+        "by": by,
+    }
+
+
+def calibration_bins(
+    predicted: NDArray[np.float64], observed: NDArray[np.float64]
+) -> tuple[CalibrationBin, ...]:
+    """Up to ten bins of equally many rows, in the order of their predictions."""
+    order = np.argsort(predicted, kind="stable")
+    return tuple(
+        CalibrationBin(
+            predicted=float(predicted[part].mean()),
+            observed=float(observed[part].mean()),
+            rows=len(part),
+        )
+        for part in np.array_split(order, min(_BINS, len(order)))
+    )
+
+
+def roc_points(score: NDArray[np.float64], truth: NDArray[np.float64]) -> tuple[Point, ...]:
+    """(false positive rate, true positive rate), thinned to at most a hundred points."""
+    from sklearn.metrics import roc_curve
+
+    false, true, _ = roc_curve(truth, score)
+    kept = np.unique(np.linspace(0, len(false) - 1, min(len(false), _MOST_POINTS)).astype(int))
+    return tuple((float(false[place]), float(true[place])) for place in kept)
+
 
 _FINE = tuple(10.0**-place for place in range(12, 1, -1))
 _COARSE = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
@@ -156,7 +380,6 @@ def gather(
     model = Model.load(folder)
     measured = None
     if data is not None:
-        from halfmask.report.measured import measure
         from halfmask.table import read_frame
 
         measured = measure(
@@ -252,7 +475,7 @@ def _known(column: Column) -> str:
 
 def _budget(statement: Statement, folder: Path, ledger: Path | None) -> Budget:
     """From the ledger named, else from the model's own, else from the statement itself."""
-    from halfmask.model_ledger import ledger_of
+    from halfmask.model_folder import ledger_of
 
     file = ledger or ledger_of(folder)
     if file is None:

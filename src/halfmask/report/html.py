@@ -12,20 +12,15 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from halfmask.model_folder import write_text
-from halfmask.reference import NOT_PRIVATE
-from halfmask.report import effects, plots, words
-from halfmask.report.covered import (
-    CONSTANT,
-    NONE_CLEAR,
-    RELIABILITY_HEADINGS,
-    SCORE_HEADINGS,
-)
+from halfmask.report import plots, words
+from halfmask.report import plots as effects
+from halfmask.report.covered import CONSTANT, NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
-from halfmask.report.facts import ColumnFacts, Facts, gather
-from halfmask.report.figures import data_table, figure, inline_svg
-from halfmask.report.measured import NO_BETTER, NOT_COVERED
+from halfmask.report.facts import NO_BETTER, NOT_COVERED, ColumnFacts, Facts, gather
+from halfmask.report.plots import data_table, figure, inline_svg
+from halfmask.scoring import NOT_PRIVATE
 from halfmask.statement import Statement, describe
+from halfmask.storage import write_text
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 

@@ -6,15 +6,17 @@ differ too, so that nothing depends on colour alone.
 
 from __future__ import annotations
 
+import html
+import io
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from halfmask.effects import Effect
 
 INK = "#1b1c20"
 RULE = "#c4c6cf"
@@ -24,6 +26,18 @@ _MARKERS = ("o", "s", "^", "D", "v", "P")
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 Point = tuple[float, float]
+
+
+class Effect(Protocol):
+    """What is drawn of an effect of `halfmask.effects`."""
+
+    @property
+    def column(self) -> str: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def ordered(self) -> bool: ...
+    def rows(self, most: int | None = None) -> Sequence[Any]: ...
 
 
 @contextmanager
@@ -46,6 +60,7 @@ def house_style() -> Iterator[None]:
         "lines.linewidth": 1.8,
         "lines.markersize": 5,
         "svg.fonttype": "none",
+        "svg.hashsalt": "halfmask",  # one model, one page, byte by byte
         "text.color": INK,
         "text.parse_math": False,
         "xtick.color": INK,
@@ -249,7 +264,7 @@ def method_bars(rows: Sequence[tuple[str, float]], *, metric: str, ax: Axes | No
     return ax
 
 
-def effect(found: Effect, *, ax: Axes | None = None) -> Axes:
+def effect_points(found: Effect, *, ax: Axes | None = None) -> Axes:
     """What each level adds to the score, with its bar; hollow where noise could have made it."""
     rows = found.rows(most=14)
     wide = found.ordered and len(rows) > 2
@@ -319,3 +334,120 @@ def _legend(ax: Axes, lines: int, where: str) -> None:
 
 def _columns(points: Sequence[Point]) -> tuple[list[float], list[float]]:
     return [point[0] for point in points], [point[1] for point in points]
+
+
+# --- Axes as SVG inside a page: in the page's colours, readable aloud, with a table of its numbers.
+
+
+_IDS = re.compile(r'(\bid="|\bxlink:href="#|url\(#)')
+_NOT_DRAWN = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)
+_SIZE = re.compile(r' width="[^"]*" height="[^"]*"')
+
+
+def inline_svg(ax: Axes, *, name: str, title: str) -> str:
+    """The figure of `ax` as an SVG element; colours become variables of the page's style sheet."""
+    written = io.StringIO()
+    drawn = ax.get_figure(root=True)
+    assert drawn is not None
+    with house_style():
+        drawn.savefig(written, format="svg", transparent=True)
+    svg = written.getvalue()
+    svg = _NOT_DRAWN.sub("", svg[svg.index("<svg") :])
+    # Several figures share a page: an id must be unique in all of it.
+    svg = _IDS.sub(rf"\g<1>{name}-", svg)
+    svg = svg.replace(INK, "currentColor").replace(RULE, "var(--rule)")
+    for place, colour in enumerate(SERIES, start=1):
+        svg = svg.replace(colour, f"var(--series-{place})")
+    svg = svg.replace("#ffffff", "var(--page)")
+    head = f' role="img" aria-label="{html.escape(title)}"'
+    return _SIZE.sub(head, svg, count=1)
+
+
+def data_table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """An accessible table; the first cell of a row is its heading."""
+    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in headings)
+    body = "".join(
+        f'<tr><th scope="row">{html.escape(first)}</th>'
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in rest)
+        + "</tr>"
+        for first, *rest in rows
+    )
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{html.escape(caption)}">'
+        f"<table><caption>{html.escape(caption)}</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def figure(svg: str, caption: str, table: str) -> str:
+    """A figure with its caption, and its numbers to unfold."""
+    return (
+        f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption>"
+        f"<details><summary>The numbers of this figure</summary>{table}</details></figure>"
+    )
+
+
+# --- What a model learnt, for a page or a notebook: a figure for each column, and its numbers.
+
+
+SHOWN = 8
+"""Columns that are drawn; the numbers of all are in a table."""
+HEADINGS = ["Column", "Level", "Adds", "Bar from", "Bar to", "Could be noise"]
+NOTHING = (
+    "This model learnt nothing from columns: for so few rows and so much noise, it gives the base "
+    "rate to every row."
+)
+
+# A notebook has no style sheet of ours: the colours of the light page, unless it is dark.
+_COLOURS = (
+    "--page:#ffffff;--rule:#c4c6cf;--series-1:#0072b2;--series-2:#c14a00;--series-3:#007a5a;"
+    "--series-4:#aa4499;--series-5:#6b5b00;--series-6:#5a5a66;color:#1b1c20;background:#ffffff;"
+)
+
+
+def meaning(outcome: str, *, classes: bool) -> str:
+    """What the numbers are of."""
+    what = f"the log odds of {outcome}" if classes else f"the prediction of {outcome}"
+    return (
+        f"What each level of a column adds to {what}, against the average row. Bars show what "
+        "noise alone may have done: with other noise, training again gives on average an effect "
+        "within the bar in 19 of 20 cases. Hollow points are effects that noise could have made. "
+        "Bars say nothing of other rows, and an effect is not a cause."
+    )
+
+
+def rows(effects: Sequence[Effect]) -> list[list[str]]:
+    """Cells under HEADINGS."""
+    return [
+        [
+            effect.column,
+            row.level,
+            f"{row.value:+.3f}",
+            f"{row.low:+.3f}",
+            f"{row.high:+.3f}",
+            "yes" if row.by_noise else "no",
+        ]
+        for effect in effects
+        for row in effect.rows()
+    ]
+
+
+def svg(effect: Effect, name: str) -> str:
+    """One column's figure."""
+
+    title = f"Points with bars: what the levels of {effect.column} add to the score."
+    return inline_svg(effect_points(effect), name=name, title=title)
+
+
+def picture(effects: Sequence[Effect]) -> str:
+    """The columns that matter most, for a notebook; None of it needs a script."""
+    drawn = "".join(
+        f'<div style="width:22rem">{svg(effect, f"effect-{place}")}</div>'
+        for place, effect in enumerate(effects[:SHOWN])
+    )
+    outcome = effects[0].outcome if effects else ""
+    return (
+        f'<div style="{_COLOURS}padding:.5rem"><p>Effects on the score of '
+        f"<b>{html.escape(outcome)}</b>; hollow points could be noise.</p>"
+        f'<div style="display:flex;flex-wrap:wrap;gap:1rem">{drawn}</div></div>'
+    )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from halfmask.accounting.budget import printed
-from halfmask.accounting.relations import Relation
+from halfmask.accounting.events import Relation
 from halfmask.report.facts import Facts
 from halfmask.report.plots import percent
 from halfmask.statement import NOT_PRIVATE, Statement, likelihood, short

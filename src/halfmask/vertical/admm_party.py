@@ -1,27 +1,104 @@
 """A party's side of ADMM sharing: solve on its own columns, release one noisy number per row.
 
 What leaves the party is `share`, and only through a mechanism that was fixed, and charged, before
-the first round.
+the first round. From top to bottom: how far one row moves a share, the noise that covers it, the
+method's settings, what a round asks for, the party.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
+from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
 from halfmask.mechanisms.clipping import norm_of
 from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
-from halfmask.vertical.block import Ball, Block, Constraint, Regulariser, Vector
-from halfmask.vertical.rows import bounded_rows, row_parts
-from halfmask.vertical.sensitivity import column_sensitivity, row_sensitivity
-from halfmask.vertical.stranger import MOST, RefusedError, number, numbers, whole
+from halfmask.types import Vector
+from halfmask.vertical.admm import PRIVATE_NOISES, SHARE_NOISES, AdmmConfig, ShareNoiseName
+from halfmask.vertical.block import Ball, Block, Constraint, Regulariser, bounded_rows, row_parts
+from halfmask.vertical.channel import MOST, Message, RefusedError, number, numbers, whole
+from halfmask.vertical.files import PartyColumns
+from halfmask.vertical.party import Party, calibrated_ratio
 
-ShareNoiseName = Literal["none", "as-written", "column", "row"]
-SHARE_NOISES: tuple[ShareNoiseName, ...] = get_args(ShareNoiseName)
+# Shares are computed in floating point (an eigendecomposition and a scalar root, relative error
+# below 1e-9 on everything we tested); the bounds are widened by far more than that.
+SLACK = 1 + 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareSensitivity:
+    """How far a share moves (ℓ2) for one replaced row, one withheld row, one moved column."""
+
+    replace: float
+    withhold: float
+    column: float | None
+
+
+def displacement_sensitivity(
+    *, target_norm: float, kappa: float, displacement: float, exact_ridge: bool
+) -> float:
+    """‖a‖ · min{1, ‖D - D'‖/√κ}; the second branch only for the unconstrained ridge.
+
+    `displacement` bounds the spectral norm ‖D - D'‖₂. Guarantee: docs/proofs/admm_column.md.
+    """
+    if not kappa >= 0:
+        raise InputError(f"Expected kappa = strength/rho >= 0, got {kappa}.")
+    factor = 1.0
+    if exact_ridge and kappa > 0:
+        factor = min(factor, displacement / math.sqrt(kappa))
+    return SLACK * target_norm * factor
+
+
+def column_sensitivity(
+    *, target_norm: float, kappa: float, row_norm: float, exact_ridge: bool
+) -> ShareSensitivity:
+    """The bounds from the norm of the whole target; `row_norm` bounds every row of D.
+
+    Guarantee: docs/proofs/admm_column.md.
+    """
+
+    def at(displacement: float) -> float:
+        return displacement_sensitivity(
+            target_norm=target_norm, kappa=kappa, displacement=displacement, exact_ridge=exact_ridge
+        )
+
+    return ShareSensitivity(replace=at(2 * row_norm), withhold=at(row_norm), column=at(1.0))
+
+
+def row_sensitivity(
+    *, target_bound: float, kappa: float, row_norm: float, radius: float
+) -> ShareSensitivity:
+    """Every |a_i| <= target_bound, every row norm <= row_norm, ‖x‖ <= radius, κ/2·‖x‖² added.
+
+    Replace: Δ² <= (2rB)² + max over 0 <= h <= 2B of min{½A², 2rAh} - κh², with A = rB + b;
+    withhold: half of each amplitude. Guarantee: docs/proofs/admm_row.md.
+    """
+    if not (target_bound > 0 and radius > 0 and row_norm > 0 and kappa >= 0):
+        raise InputError(
+            "Expected target_bound, radius and row_norm > 0 and kappa >= 0, got "
+            f"{target_bound}, {radius}, {row_norm}, {kappa}."
+        )
+    reach = row_norm * radius
+    amplitude = reach + target_bound
+    others = _others(amplitude**2 / 2, 2 * row_norm * amplitude, kappa, 2 * radius)
+    others_withheld = _others(amplitude**2 / 4, row_norm * amplitude, kappa, 2 * radius)
+    return ShareSensitivity(
+        replace=SLACK * math.sqrt((2 * reach) ** 2 + others),
+        withhold=SLACK * math.sqrt(reach**2 + others_withheld),
+        column=None,
+    )
+
+
+def _others(cap: float, slope: float, kappa: float, longest: float) -> float:
+    """max over 0 <= h <= longest of min{cap, slope·h} - κh²: the other rows' part of the square."""
+    peak = slope / (2 * kappa) if kappa > 0 else math.inf
+    h = min(peak, cap / slope, longest)
+    return min(cap, slope * h) - kappa * h * h
+
 
 # κ relative to the largest eigenvalue that rows of the declared norm allow: at 1e-8 the relative
 # error of a solution in double precision stays well below the slack of 1e-6 in every sensitivity.
@@ -62,11 +139,28 @@ class ShareNoise:
     @property
     def is_private(self) -> bool:
         """Whether a guarantee exists."""
-        return self.kind in ("column", "row")
+        return self.kind in PRIVATE_NOISES
 
-    def fitted(self, *, ratio: float, rounds: int, row_norm: float) -> ShareNoise:
-        """The same kind and limits with the numbers that a budget and a declaration give."""
-        return replace(self, ratio=ratio, rounds=rounds, row_norm=row_norm)
+    @property
+    def withhold_share(self) -> float:
+        """What a withheld row costs of a replaced one: proved to be less for row noise alone."""
+        return math.sqrt(0.5) if self.kind == "row" else 1.0
+
+
+def share_noise(config: AdmmConfig, budget: Budget | None, row_norm: float) -> ShareNoise:
+    """The noise that spends `budget` on all rounds of a party whose rows have this norm."""
+    noise = ShareNoise(
+        kind=config.noise,
+        std=config.noise_std,
+        radius=config.noise_radius,
+        target_bound=config.target_bound,
+    )
+    if not noise.is_private:
+        return noise
+    if budget is None:
+        raise InputError(f"Noise {noise.kind!r} needs a budget.")
+    ratio = calibrated_ratio(budget, noise.withhold_share)
+    return replace(noise, ratio=ratio, rounds=config.chosen_rounds, row_norm=row_norm)
 
 
 def share_target(
@@ -84,7 +178,7 @@ def share_target(
 
     A function of the transcript and the party's settings alone: it may be called, and may refuse,
     before anything is charged or computed from the party's rows. The target is finite, at most
-    `stranger.MOST`, and what would vanish when squared is zero. Guarantee:
+    `channel.MOST`, and what would vanish when squared is zero. Guarantee:
     docs/proofs/strangers.md.
     """
     rows = len(released)
@@ -111,11 +205,13 @@ def share_target(
     return target, kappa
 
 
-class AdmmParty:
+class AdmmParty(Party):
     """Holds the block, the coefficients and the last released share of one party.
 
     Guarantee: docs/proofs/admm_row.md, docs/proofs/admm_column.md.
     """
+
+    kinds = ("admm-share",)
 
     def __init__(
         self,
@@ -146,15 +242,16 @@ class AdmmParty:
         else:
             # A block that was decomposed before may be passed on to the next run.
             self.block = matrix if isinstance(matrix, Block) else Block(matrix)
+        super().__init__(name, rows=self.block.rows)
         self.strength, self.regulariser, self.constraint = strength, regulariser, constraint
         self.x: Vector = np.zeros(self.block.columns)
         self.released: Vector = np.zeros(self.block.rows)
         self._releaser = releaser
-        self._series = self._open_series(releaser, name) if self.noise.is_private else None
+        self._series = self._open_series(releaser) if self.noise.is_private else None
         if self.noise.kind == "as-written" and releaser is None:
             raise InputError("As-written noise needs a releaser, which draws it.")
 
-    def _open_series(self, releaser: Releaser | None, name: str) -> GaussianSeries:
+    def _open_series(self, releaser: Releaser | None) -> GaussianSeries:
         if releaser is None:
             raise InputError(f"Noise {self.noise.kind!r} needs a releaser with a ledger to charge.")
         if not (self.noise.ratio > 0 and self.noise.rounds > 0):
@@ -163,22 +260,29 @@ class AdmmParty:
                 f"got {self.noise.ratio} and {self.noise.rounds}."
             )
         # Shares are released in units of their own bound for a replaced row, so the series has
-        # sensitivity 1 whatever the transcript does to the bound; for `row` a withheld row costs
-        # at most 1/√2 of it.
-        withhold = math.sqrt(0.5) if self.noise.kind == "row" else 1.0
-        sensitivity = Sensitivity(replace=1.0, withhold=withhold)
-        std = math.sqrt(self.noise.rounds) / self.noise.ratio
+        # sensitivity 1 whatever the transcript does to the bound.
         return releaser.gaussian_series(
-            sensitivity=sensitivity,
-            noise_std=std,
+            sensitivity=Sensitivity(replace=1.0, withhold=self.noise.withhold_share),
+            noise_std=math.sqrt(self.noise.rounds) / self.noise.ratio,
             count=self.noise.rounds,
-            what=f"ADMM shares of {name} ({self.noise.kind} noise)",
+            what=f"ADMM shares of {self.name} ({self.noise.kind} noise)",
             left=self._paid_rounds,
         )
 
     @property
     def _exact_ridge(self) -> bool:
         return self.regulariser == "l2" and self.constraint is None
+
+    def answer(self, request: Message) -> Message:
+        """The share of a round."""
+        self.admit(request)
+        share = self.share(
+            residual=request.arrays.get("residual"),
+            dual=request.arrays.get("dual"),
+            rho=request.values.get("rho"),
+            divisor=request.values.get("divisor"),
+        )
+        return request.reply(arrays={"share": share})
 
     def share(self, *, residual: object, dual: object, rho: object, divisor: object) -> Vector:
         """One round: the target from the transcript, the solution, and what is released of it.
@@ -196,6 +300,9 @@ class AdmmParty:
             regulariser=self.regulariser,
             noise=self.noise,
         )
+        if self._releaser is not None:
+            # All rounds, before the first is computed: also where its share needs no noise.
+            self._releaser.pay()
         self.x = self.block.solve(
             target,
             kappa=kappa,
@@ -207,33 +314,40 @@ class AdmmParty:
             assert self._releaser is not None
             self.x = self.x + self.noise.std * self._releaser.unpaid_normal(len(self.x))
         exact = self.block.scores(self.x)
-        self.released = exact if self._series is None else self._protect(exact, target, kappa)
+        if self._series is None:
+            self.released = exact
+            return exact
+        bound = self._bound(target, kappa)
+        if bound == 0.0:
+            self.released = np.zeros_like(exact)  # whatever the table: the target is zero
+            return self.released
+        if self.noise.kind == "column" and (not self._exact_ridge or kappa == 0):
+            # The proof puts the exact solution in this ball; putting the computed one there too
+            # makes the bound hold however well the proximal solver converged.
+            exact = target / 2 + Ball(radius=bound / 2).project(exact - target / 2)
+        self.released = bound * self._series.release(exact / bound)
         return self.released
 
-    def _protect(self, exact: Vector, target: Vector, kappa: float) -> Vector:
-        assert self._series is not None
+    def _bound(self, target: Vector, kappa: float) -> float:
+        """How far one replaced row moves the share of this round."""
         noise = self.noise
         if noise.kind == "row":
-            bound = row_sensitivity(
+            return row_sensitivity(
                 target_bound=noise.target_bound,
                 kappa=kappa,
                 row_norm=noise.row_norm,
                 radius=noise.radius,
             ).replace
-        else:
-            bound = column_sensitivity(
-                target_norm=norm_of(target),
-                kappa=kappa,
-                row_norm=noise.row_norm,
-                exact_ridge=self._exact_ridge,
-            ).replace
-            if bound == 0.0:
-                return np.zeros_like(exact)  # whatever the table: the target is zero
-            if not self._exact_ridge or kappa == 0:
-                # The proof puts the exact solution in this ball; putting the computed one there
-                # too makes the bound hold however well the proximal solver converged.
-                exact = target / 2 + Ball(radius=bound / 2).project(exact - target / 2)
-        return bound * self._series.release(exact / bound)
+        return column_sensitivity(
+            target_norm=norm_of(target),
+            kappa=kappa,
+            row_norm=noise.row_norm,
+            exact_ridge=self._exact_ridge,
+        ).replace
+
+    def training_scores(self) -> Vector:
+        """Exact scores of its own rows: for the simulation, not covered by any guarantee."""
+        return self.block.scores(self.x)
 
     def penalty(self) -> float:
         """λR(x), exact: for the simulation's objective, not covered by any guarantee."""
@@ -241,3 +355,28 @@ class AdmmParty:
             return 0.0
         size = np.abs(self.x).sum() if self.regulariser == "l1" else 0.5 * self.x @ self.x
         return self.strength * float(size)
+
+
+def open_sharing_party(
+    columns: PartyColumns,
+    config: AdmmConfig,
+    budget: Budget | None,
+    releaser: Releaser,
+    *,
+    paid_rounds: int | None = None,
+) -> AdmmParty:
+    """A party as it takes part in `admm`, in a simulation and between organisations alike.
+
+    `budget` is its own and is spent on all rounds together; `paid_rounds` are left of them in a run
+    that goes on.
+    """
+    return AdmmParty(
+        columns.train,
+        strength=config.chosen_strength,
+        regulariser=config.regulariser,
+        constraint=config.chosen_constraint,
+        noise=share_noise(config, budget, columns.row_norm),
+        releaser=releaser,
+        name=columns.name,
+        paid_rounds=paid_rounds,
+    )

@@ -8,19 +8,44 @@ The smaller of the two Gram matrices is decomposed once into eigenvectors; every
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 from scipy.linalg import eigh
 
 from halfmask.errors import InputError
-from halfmask.mechanisms.clipping import norm_of
+from halfmask.mechanisms.clipping import clip_rows, norm_of
+from halfmask.types import Vector
 
-Vector = npt.NDArray[np.float64]
+# A dozen vectors of this length stay in the processor's cache, and their memory is used again.
+# Vectors of millions of rows get fresh pages from the system each time they are made, so that with
+# them a row of a large table costs several times one of a small table.
+_ROWS_AT_ONCE = 8192
+
+
+def row_parts(rows: int) -> Iterator[slice]:
+    """The rows of a table in parts for which arithmetic needs no large vectors in between."""
+    return (slice(first, first + _ROWS_AT_ONCE) for first in range(0, rows, _ROWS_AT_ONCE))
+
+
+def bounded_rows(matrix: Any, norm: float) -> Any:
+    """Rows scaled down to at most `norm`, those that are not finite to zero; sparse ones too."""
+    if not sparse.issparse(matrix):
+        return clip_rows(np.asarray(matrix, dtype=np.float64), norm)
+    rows = sparse.csr_array(matrix).astype(np.float64)
+    norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+    broken = ~np.isfinite(norms)
+    scale = np.minimum(1.0, norm / np.maximum(norms, 1e-300))
+    scale[broken] = 0.0
+    # An error would tell whether some private cell is not finite; such rows count as zero instead.
+    rows.data[~np.isfinite(rows.data)] = 0.0
+    return sparse.csr_array(sparse.diags_array(scale) @ rows)
+
+
 Regulariser = Literal["l2", "l1", "none"]
 REGULARISERS: tuple[Regulariser, ...] = get_args(Regulariser)
 
@@ -115,9 +140,7 @@ class Block:
         constraint: Constraint = None,
         start: Vector | None = None,
     ) -> Vector:
-        """The x above; `start` only speeds up the proximal solver, the answer does not depend on
-        it.
-        """
+        """The x above; `start` speeds up the proximal solver and does not change the answer."""
         strength = 0.0 if regulariser == "none" else kappa
         if regulariser != "l1" and not isinstance(constraint, Box):
             return self._ridge(target, strength, constraint)
@@ -152,9 +175,7 @@ class Block:
         constraint: Constraint,
         start: Vector | None,
     ) -> Vector:
-        """Accelerated proximal gradient with restarts on the Gram matrix (Beck and Teboulle
-        2009).
-        """
+        """Accelerated proximal gradient with restarts (Beck and Teboulle 2009)."""
         linear = self.correlate(target)
         ridge = kappa if regulariser == "l2" else 0.0
         curvature = max(float(self._spectrum[0][-1]) + ridge, 1e-300)
@@ -181,9 +202,7 @@ class Block:
 
 
 def _multiplier(squares: Vector, shifted: Vector, radius: float) -> float:
-    """ν > 0 with Σ squares/(shifted + ν)² = radius², by Newton on 1/‖x(ν)‖, which is concave in
-    ν.
-    """
+    """ν > 0 with Σ squares/(shifted + ν)² = radius², by Newton on 1/‖x(ν)‖, concave in ν."""
     nu = 0.0
     for _ in range(200):
         inverse = 1 / (shifted + nu)

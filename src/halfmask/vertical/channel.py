@@ -9,14 +9,93 @@ is kept.
 
 from __future__ import annotations
 
+import math
+import numbers as kinds
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from halfmask.errors import InputError
-from halfmask.vertical.stranger import MOST, RefusedError, Vector, numbers
+from halfmask.types import Vector
+from halfmask.vertical.block import row_parts
+
+MOST, LEAST = 1e100, 1e-100
+"""Squares of both, and sums of any number of such squares, are far inside the range of doubles."""
+
+LONGEST_WORD = 200
+
+
+class RefusedError(InputError):
+    """A message that is not as the protocol says, as anyone can tell from the message alone."""
+
+
+def numbers(
+    value: object, shape: tuple[int | None, ...], what: str, *, most: float = MOST
+) -> Vector:
+    """An array of `shape` (None: any length), finite, of at most `most`; tiny ones become zero."""
+    found = _array(value, what)
+    lengths = zip(found.shape, shape, strict=False)
+    if found.ndim != len(shape) or any(n is not None and have != n for have, n in lengths):
+        asked = " x ".join("any number" if n is None else str(n) for n in shape)
+        raise RefusedError(f"{what} has shape {found.shape}, expected {asked} numbers.")
+    if found.dtype.kind not in "fiu" or found.dtype.itemsize > 8:
+        raise RefusedError(f"{what} is not made of numbers in double precision or less.")
+    checked = np.asarray(found, dtype=np.float64)
+    flat, own = checked.reshape(-1), checked is not found
+    for part in row_parts(flat.size):
+        size = np.abs(flat[part])
+        # Written so that NaN, which the maximum keeps and no comparison holds for, is refused too.
+        if not size.max(initial=0.0) <= most:
+            raise RefusedError(f"{what} is not finite or beyond {most:g}.")
+        tiny = size < LEAST
+        if tiny.any() and size[tiny].any():
+            if not own:  # the sender's array stays as it is
+                checked, own = checked.copy(), True
+                flat = checked.reshape(-1)
+            flat[part][tiny] = 0.0
+    return checked
+
+
+def _array(value: object, what: str) -> npt.NDArray[Any]:
+    try:
+        return value if isinstance(value, np.ndarray) else np.asarray(value)
+    except (ValueError, TypeError, OverflowError):  # lists of unequal lengths
+        raise RefusedError(f"{what} is not an array.") from None
+
+
+def number(value: object, what: str, *, least: float = LEAST, most: float = MOST) -> float:
+    """One number from `least` to `most`; truth values and text are none."""
+    plain = isinstance(value, kinds.Real) and not isinstance(value, bool | np.bool_)
+    if not plain or not (least <= value <= most):  # type: ignore[operator]
+        raise RefusedError(f"{what} must be a number from {least:g} to {most:g}.")
+    found = float(value)  # type: ignore[arg-type]
+    return found if abs(found) >= LEAST else 0.0
+
+
+def whole(value: object, what: str, *, least: int, most: int) -> int:
+    """One whole number from `least` to `most`."""
+    found = number(value, what, least=least, most=most)
+    if found != math.floor(found):
+        raise RefusedError(f"{what} must be a whole number.")
+    return int(found)
+
+
+def word(value: object, what: str) -> str:
+    """A short text."""
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_WORD:
+        raise RefusedError(f"{what} must be a text of at most {LONGEST_WORD} characters.")
+    return value
+
+
+def hashes(value: object, what: str) -> npt.NDArray[np.uint64]:
+    """One 64-bit hash per row, any number of rows."""
+    found = _array(value, what)
+    if found.ndim != 1 or found.dtype != np.uint64:
+        raise RefusedError(f"{what} must be a list of 64-bit hashes.")
+    return found.astype(np.uint64, copy=False)
 
 
 class PartyError(InputError):
@@ -39,13 +118,7 @@ class Message:
         values: Mapping[str, float | int | str] | None = None,
     ) -> Message:
         """An answer to this request: same kind, run and round."""
-        return Message(
-            kind=self.kind,
-            run=self.run,
-            round=self.round,
-            arrays=arrays or {},
-            values=values or {},
-        )
+        return replace(self, arrays=arrays or {}, values=values or {})
 
 
 class Answering(Protocol):
@@ -57,15 +130,15 @@ class Answering(Protocol):
 
 
 class Channel(Protocol):
-    """Delivers requests to named parties and returns their replies."""
+    """Delivers a request to every party and returns their replies."""
 
     @property
     def parties(self) -> tuple[str, ...]:
         """The names of the parties, in a fixed order."""
         ...
 
-    def exchange(self, requests: Mapping[str, Message]) -> Mapping[str, Message]:
-        """One reply per request; a party that cannot be reached raises `PartyError`."""
+    def exchange(self, request: Message) -> Mapping[str, Message]:
+        """One reply per party that answered, unchecked: `checked_replies` is what reads them."""
         ...
 
 
@@ -82,45 +155,50 @@ class LocalChannel:
     def parties(self) -> tuple[str, ...]:
         return tuple(self._parties)
 
-    def exchange(self, requests: Mapping[str, Message]) -> dict[str, Message]:
-        replies = {name: self._parties[name].answer(request) for name, request in requests.items()}
-        for message in (*requests.values(), *replies.values()):
-            self.messages += 1
-            self.bytes += sum(np.asarray(array).nbytes for array in message.arrays.values())
+    def exchange(self, request: Message) -> dict[str, Message]:
+        replies: dict[str, Message] = {}
+        for name in self.parties:
+            replies[name] = self._parties[name].answer(request)
+            for message in (request, replies[name]):
+                self.messages += 1
+                self.bytes += sum(np.asarray(array).nbytes for array in message.arrays.values())
         return replies
 
 
-def ask_all(
-    channel: Channel, request: Message, *, shapes: Mapping[str, tuple[int, ...]] | None = None
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def checked_replies(
+    channel: Channel, request: Message, replies: Mapping[str, Message], shapes: Shapes | None = None
 ) -> dict[str, Message]:
-    """Send `request` to every party; return replies of this run that hold the arrays of `shapes`,
-    checked.
+    """The replies of all parties to `request`, with the arrays of `shapes` checked.
+
+    `PartyError` names who did not answer, or answered something else than was asked.
     """
-    replies = channel.exchange(dict.fromkeys(channel.parties, request))
-    missing = [name for name in channel.parties if name not in replies]
+    missing = [repr(name) for name in channel.parties if name not in replies]
     if missing:
         raise PartyError(
-            f"No answer from {_quoted(missing)} to {request.kind!r} in round {request.round}: "
+            f"No answer from {', '.join(missing)} to {request.kind!r} in round {request.round}: "
             "check that the party runs, then resume from the last finished round."
         )
     return {
-        name: checked_reply(name, request, replies[name], shapes=shapes or {})
-        for name in channel.parties
+        name: _checked_reply(name, request, replies[name], shapes or {}) for name in channel.parties
     }
 
 
-def ask_numbers(
-    channel: Channel, request: Message, name: str, shape: tuple[int, ...]
+def checked_numbers(
+    channel: Channel,
+    request: Message,
+    replies: Mapping[str, Message],
+    name: str,
+    shape: tuple[int, ...],
 ) -> dict[str, Vector]:
-    """Send `request` to every party; return the array `name` of each reply, checked."""
-    replies = ask_all(channel, request, shapes={name: shape})
-    return {party: reply.arrays[name] for party, reply in replies.items()}
+    """The array `name` of each party's reply, checked."""
+    checked = checked_replies(channel, request, replies, {name: shape})
+    return {party: reply.arrays[name] for party, reply in checked.items()}
 
 
-def checked_reply(
-    party: str, request: Message, reply: Message, *, shapes: Mapping[str, tuple[int, ...]]
-) -> Message:
-    """The reply with the arrays of `shapes` checked; `PartyError` unless it is what was asked."""
+def _checked_reply(party: str, request: Message, reply: Message, shapes: Shapes) -> Message:
     if reply.run != request.run:
         raise PartyError(f"Party {party!r} answered for another run: restart it for this one.")
     if (reply.kind, reply.round) != (request.kind, request.round):
@@ -132,8 +210,8 @@ def checked_reply(
     for name, shape in shapes.items():
         if name not in reply.arrays:
             raise PartyError(f"Party {party!r} sent no {name!r} in round {request.round}.")
-        array = np.asarray(reply.arrays[name])
-        if array.shape != shape:
+        array = reply.arrays[name]
+        if isinstance(array, np.ndarray) and array.shape != shape:
             raise PartyError(
                 f"Party {party!r} sent {name!r} of shape {array.shape} in round {request.round}, "
                 f"expected {shape}: its rows are not those of the other parties."
@@ -142,11 +220,11 @@ def checked_reply(
             arrays[name] = numbers(array, shape, name)
         except RefusedError:
             raise PartyError(
-                f"Party {party!r} sent {name!r} that is not finite, or beyond {MOST:g}, in round "
-                f"{request.round}."
+                f"Party {party!r} sent {name!r} that is not finite, beyond {MOST:g} or not made of "
+                f"{_shown(shape)} numbers, in round {request.round}."
             ) from None
     return replace(reply, arrays=arrays)
 
 
-def _quoted(names: list[str]) -> str:
-    return ", ".join(repr(name) for name in names)
+def _shown(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))

@@ -1,22 +1,65 @@
-"""One file per party, one for the labels: read, encoded by the schema, aligned by id."""
+"""One file per party, one for the labels: read, encoded by the schema, aligned by id.
+
+A simulation reads all of them, a party between organisations its own: by the same functions.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from halfmask.encoding import level_codes
-from halfmask.errors import DataError, SchemaError
-from halfmask.frames import check_columns, numbers, texts
+from halfmask.data.encoding import level_codes
+from halfmask.data.frames import check_columns, numbers, texts
+from halfmask.errors import DataError, InputError, SchemaError
 from halfmask.schema import Schema
 from halfmask.table import Encoder, read_frame
-from halfmask.vertical.alignment import check_alignment, id_hashes, row_order
-from halfmask.vertical.task import Columns, Task
+from halfmask.types import Vector
+from halfmask.vertical.party import check_alignment, id_hashes, row_order
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyColumns:
+    """One party's encoded columns, and what is known of them without looking.
+
+    `column_names` are promised to be protected; `public_names` are not, although noise covers them
+    too, because their levels and ranges may have been learnt. `encoder` made the columns, and `ids`
+    order them, where they were read from a file.
+    """
+
+    name: str
+    train: Any
+    test: Any = None
+    row_norm: float
+    nonnegative: bool
+    column_names: tuple[str, ...] = ()
+    public_names: tuple[str, ...] = ()
+    encoder: Encoder | None = None
+    ids: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerticalTable:
+    """The parties' columns and the label holder's labels, in one order of rows.
+
+    Labels are 0 and 1, or with `label_bounds` places of a number between them, from 0 to 1.
+    """
+
+    columns: tuple[PartyColumns, ...]
+    labels: Vector
+    test_labels: Vector | None = None
+    label_bounds: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.label_bounds is None and not np.isin(self.labels, (0.0, 1.0)).all():
+            raise InputError(
+                "Vertical methods predict one of two classes, or a number within declared bounds."
+            )
+
 
 LABELS = "the label file"
 
@@ -47,7 +90,40 @@ def party_schemas(schema: Schema) -> dict[str, Schema]:
     }
 
 
-def read_task(
+def sorted_rows(frame: Any, id_column: str, who: str) -> tuple[Any, list[Any]]:
+    """The frame and its ids in the order of the ids."""
+    check_columns(frame, [id_column])
+    ids = frame.column(id_column).to_pylist()
+    order = row_order(ids, who)
+    return frame.take(order), [ids[index] for index in order]
+
+
+def features(encoder: Encoder, frame: Any) -> np.ndarray:
+    """The rows of one party's columns as numbers, public ones first."""
+    table = encoder.encode(frame, with_label=False)
+    return np.hstack([table.public, table.private])
+
+
+def read_columns(schema: Schema, name: str, frame: Any, id_column: str) -> PartyColumns:
+    """One party's columns in the order of its ids; `schema` is that of its own columns.
+
+    Its encoder learns nothing from private columns.
+    """
+    encoder = Encoder.fit(schema, frame)
+    rows, ids = sorted_rows(frame, id_column, f"The file of party {name!r}")
+    return PartyColumns(
+        name=name,
+        train=features(encoder, rows),
+        row_norm=math.sqrt(len(schema.columns)),
+        nonnegative=not any(column.scaled for column in schema.columns),
+        column_names=schema.private,
+        public_names=schema.public,
+        encoder=encoder,
+        ids=tuple(ids),
+    )
+
+
+def read_vertical_table(
     schema: Schema,
     *,
     id_column: str,
@@ -55,62 +131,48 @@ def read_task(
     party_files: Mapping[str, str | Path],
     test_label_file: str | Path | None = None,
     test_party_files: Mapping[str, str | Path] | None = None,
-) -> Task:
+) -> VerticalTable:
     """The parties' encoded columns and the labels, all in the order of their ids.
 
-    Encoders learn nothing from private columns. Ids that are missing, repeated or unequal end in
-    an error that says how many; nothing is joined or dropped silently.
+    Ids that are missing, repeated or unequal end in an error that says how many; nothing is joined
+    or dropped silently.
     """
     schemas = party_schemas(schema)
     _same_parties(set(schemas), set(party_files))
     frames = {name: read_frame(file) for name, file in party_files.items()}
-    encoders = {name: Encoder.fit(own, frames[name]) for name, own in schemas.items()}
-    train, labels = _encoded(schema, encoders, frames, read_frame(label_file), id_column)
-    tests: dict[str, Any] = dict.fromkeys(schemas)
+    parties = [read_columns(own, name, frames[name], id_column) for name, own in schemas.items()]
+    labels, ids = read_labels(schema, label_file, id_column)
+    for part in parties:
+        _check_ids(ids, part.name, part.ids)
     test_labels = None
     if test_label_file is not None:
-        _same_parties(set(schemas), set(test_party_files or {}))
-        test_frames = {name: read_frame(file) for name, file in (test_party_files or {}).items()}
-        tests, test_labels = _encoded(
-            schema, encoders, test_frames, read_frame(test_label_file), id_column
-        )
-    return Task(
-        columns=tuple(
-            Columns(
-                name=name,
-                train=train[name],
-                test=tests[name],
-                row_norm=math.sqrt(len(own.columns)),
-                nonnegative=not any(c.scaled for c in own.columns),
-                column_names=own.private,
-                public_names=own.public,
-                encoder=encoders[name],
-            )
-            for name, own in schemas.items()
-        ),
+        given = test_party_files or {}
+        _same_parties(set(schemas), set(given))
+        test_labels, test_ids = read_labels(schema, test_label_file, id_column)
+        for place, part in enumerate(parties):
+            assert part.encoder is not None
+            who = f"The file of party {part.name!r}"
+            frame, own_ids = sorted_rows(read_frame(given[part.name]), id_column, who)
+            _check_ids(test_ids, part.name, own_ids)
+            parties[place] = replace(part, test=features(part.encoder, frame))
+    return VerticalTable(
+        columns=tuple(parties),
         labels=labels,
         test_labels=test_labels,
         label_bounds=schema.label.bounds,
     )
 
 
-def _encoded(
-    schema: Schema,
-    encoders: Mapping[str, Encoder],
-    frames: Mapping[str, Any],
-    label_frame: Any,
-    id_column: str,
-) -> tuple[dict[str, Any], np.ndarray]:
-    check_columns(label_frame, [id_column, schema.label.name])
-    sorted_labels, hashes = _sorted(label_frame, id_column, LABELS)
-    blocks: dict[str, Any] = {}
-    for name, encoder in encoders.items():
-        check_columns(frames[name], [id_column])
-        frame, own = _sorted(frames[name], id_column, f"The file of party {name!r}")
-        check_alignment({LABELS: hashes, name: own}, against=LABELS)
-        table = encoder.encode(frame, with_label=False)
-        blocks[name] = np.hstack([table.public, table.private])
-    return blocks, label_codes(schema, sorted_labels)
+def read_labels(schema: Schema, file: str | Path, id_column: str) -> tuple[np.ndarray, list[Any]]:
+    """The labels (see `label_codes`) and their ids, in the order of the ids."""
+    frame, ids = sorted_rows(read_frame(file), id_column, "The label file")
+    return label_codes(schema, frame), ids
+
+
+def _check_ids(labelled: Sequence[Any], party: str, own: Sequence[Any]) -> None:
+    key = "alignment of files"
+    found = {LABELS: id_hashes(labelled, key), party: id_hashes(own, key)}
+    check_alignment(found, against=LABELS)
 
 
 def label_codes(schema: Schema, frame: Any) -> np.ndarray:
@@ -139,12 +201,6 @@ def label_codes(schema: Schema, frame: Any) -> np.ndarray:
             "row: correct the file or the schema."
         )
     return codes.astype(np.float64)
-
-
-def _sorted(frame: Any, id_column: str, who: str) -> tuple[Any, np.ndarray]:
-    ids = frame.column(id_column).to_pylist()
-    order = row_order(ids, who)
-    return frame.take(order), id_hashes([ids[i] for i in order], "alignment of files")
 
 
 def _same_parties(declared: set[str], given: set[str]) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import secrets
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
@@ -23,28 +24,31 @@ from flwr.app import Message as Envelope
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from halfmask.errors import BudgetExceededError, HalfmaskError, InputError
+from halfmask.accounting.gaussian import gaussian_epsilon
+from halfmask.errors import BudgetExceededError, HalfmaskError
 from halfmask.mechanisms.release import Door, system_door
 from halfmask.schema import Schema
-from halfmask.vertical.admm import AdmmConfig, load_state, run_admm, save_state, start_state
-from halfmask.vertical.channel import Channel, Message, PartyError, ask_all
-from halfmask.vertical.coordinator import Coordinator
-from halfmask.vertical.experts import Combination, train_experts
-from halfmask.vertical.label_holder import LabelHolder
-from halfmask.vertical.labels import check_expert_label, check_hidable
-from halfmask.vertical.loss import loss_named
+from halfmask.storage import write_durably
+from halfmask.vertical.admm import check_loss, load_state, run_admm, save_state, start_state
+from halfmask.vertical.channel import Channel, Message, PartyError, checked_replies, whole, word
+from halfmask.vertical.experts import (
+    Combination,
+    ExpertsConfig,
+    check_expert_label,
+    combined_ratio,
+    sum_of_scores,
+    train_experts,
+)
+from halfmask.vertical.files import party_schemas, read_labels
 from halfmask.vertical.network import (
+    LabelHolder,
     NetworkParty,
     RunFile,
-    read_labels,
     read_party_file,
     read_run_file,
 )
-from halfmask.vertical.part import VerticalModel
-from halfmask.vertical.queries import ask_scores
-from halfmask.vertical.store import write_durably
-from halfmask.vertical.stranger import whole, word
-from halfmask.vertical.task import check_loss
+from halfmask.vertical.party import Coordinator, check_hidable
+from halfmask.vertical.queries import StatementJson, VerticalModel, ask_scores
 
 _log = logging.getLogger(__name__)
 _VALUE = "value/"
@@ -114,13 +118,10 @@ class FlowerChannel:
     def parties(self) -> tuple[str, ...]:
         return tuple(self._nodes)
 
-    def exchange(self, requests: Mapping[str, Message]) -> dict[str, Message]:
+    def exchange(self, request: Message) -> dict[str, Message]:
         """One reply per party that answered in time; a party that reports an error is named."""
-        sent = [
-            Envelope(to_record(request), self._nodes[name], "query")
-            for name, request in requests.items()
-        ]
-        waiting = dict(zip(self._grid.push_messages(sent), requests, strict=True))
+        sent = [Envelope(to_record(request), node, "query") for node in self._nodes.values()]
+        waiting = dict(zip(self._grid.push_messages(sent), self._nodes, strict=True))
         deadline = time.monotonic() + self._timeout
         replies: dict[str, Message] = {}
         while waiting and time.monotonic() < deadline:
@@ -166,8 +167,7 @@ def find_parties(grid: Grid, expected: Collection[str], timeout: float) -> dict[
         names = {str(node): node for node in fresh}
         hello = Message(kind="hello", run=run, round=0)
         wait = max(deadline - time.monotonic(), 1.0)
-        answers = FlowerChannel(grid, names, wait).exchange(dict.fromkeys(names, hello))
-        for node, reply in answers.items():
+        for node, reply in FlowerChannel(grid, names, wait).exchange(hello).items():
             name = word(reply.values.get("party"), "party")
             if name not in expected:
                 raise PartyError(f"A party named {name!r} has joined that the run does not name.")
@@ -198,7 +198,7 @@ def coordinate(grid: Grid, context: Context) -> None:
         if query:
             ids = json.loads(Path(query).read_text("utf-8"))
             asked = ask_scores(channel, VerticalModel.load(settings.out), ids)
-            result: dict[str, Any] = {"scores": asked.tolist()}
+            result: RunResult | QueryResult = {"scores": asked.tolist()}
         else:
             result = run_method(channel, settings)
     except HalfmaskError as error:
@@ -211,110 +211,121 @@ def coordinate(grid: Grid, context: Context) -> None:
     _finish(settings, "scores.json" if query else "result.json", result)
 
 
-def run_method(channel: Channel, settings: RunFile, door: Door = system_door) -> dict[str, Any]:
+class QueryResult(TypedDict):
+    """What a run of queries leaves in scores.json."""
+
+    scores: list[float]
+
+
+class RunResult(TypedDict, total=False):
+    """What a training leaves in result.json.
+
+    `label_epsilon` is what one label costs, where labels are hidden or private; `combination` and
+    `coefficients` are those of experts, `primal_residual` is that of admm.
+    """
+
+    method: str
+    parties: list[str]
+    rows: int
+    label_epsilon: float
+    rounds: int
+    combination: dict[str, Any]
+    coefficients: dict[str, list[float]]
+    primal_residual: float
+
+
+def run_method(channel: Channel, settings: RunFile, make_releaser: Door = system_door) -> RunResult:
     """Align, then experts or ADMM round by round; every finished round is stored.
 
-    `noise` is for tests; no file can ask for noise that is not secret.
+    `make_releaser` is for tests; no file can ask for noise that is not secret.
     """
-    labels, ids = read_labels(settings)
-    bounds = Schema.from_toml(settings.schema).label.bounds
-    if settings.method == "experts":
-        check_expert_label(bounds)
+    schema, config = Schema.from_toml(settings.schema), settings.config
+    party_schemas(schema)
+    labels, ids = read_labels(schema, settings.label, settings.id)
+    if isinstance(config, ExpertsConfig):
+        check_expert_label(schema.label.bounds)
     else:
-        check_loss(settings.config.admm.loss, bounds)
+        check_loss(config.loss, schema.label.bounds, hidden=settings.hide_labels is not None)
     if settings.hide_labels is not None:
-        check_hidable(bounds)
-    holder = LabelHolder(settings, labels, door)
+        check_hidable(schema.label.bounds)
+    holder = LabelHolder(settings, labels, make_releaser)
     coordinator = Coordinator(channel, labels, ids=ids)
     coordinator.align()
     hidden = holder.hidden()
-    targets = coordinator.signed if hidden is None else hidden.signed
-    common: dict[str, Any] = {
+    result: RunResult = {
         "method": settings.method,
         "parties": list(channel.parties),
         "rows": len(labels),
     }
     if hidden is not None:
-        common["label_epsilon"] = hidden.epsilon
-    if settings.method == "experts":
+        result["label_epsilon"] = hidden.epsilon
+    if isinstance(config, ExpertsConfig):
         coordinator.run = holder.run_id()
+        terms = holder.terms(coordinator)
+        if terms.ratios:
+            spent = combined_ratio([*terms.ratios.values(), terms.prior_ratio])
+            result["label_epsilon"] = gaussian_epsilon(spent, settings.delta)
         trained = train_experts(
             coordinator,
-            prior=holder.terms(coordinator),
+            prior=terms,
             hidden=hidden,
-            damping=settings.config.damping,
-            aggregate=settings.config.combine == "aggregate",
+            damping=config.damping,
+            aggregate=config.combine == "aggregate",
         )
-        _keep_model(channel, settings, coordinator.run, trained.combination)
-        return {
-            **common,
-            "rounds": 1,
-            "combination": vars(trained.combination),
-            "coefficients": {name: w.tolist() for name, w in trained.coefficients.items()},
-        }
-    asked: AdmmConfig = settings.config.admm
-    if hidden is not None and not loss_named(asked.loss).linear_in_target:
-        raise InputError(f"Labels can be hidden for logistic and squared loss, not {asked.loss}.")
-    path = settings.out / "state.npz"
-    state = load_state(path, channel.parties)
-    state = state or start_state(channel.parties, len(labels), asked.rho)
-    # Stored before the first message: a run that dies in its first round resumes under its own id.
-    save_state(path, state)
-    for number in range(len(state.history) + 1, asked.rounds + 1):
-        done = run_admm(channel, targets, replace(asked, rounds=number), state=state)
-        state = done.state
+        result["rounds"] = 1
+        result["combination"] = vars(trained.combination)
+        result["coefficients"] = {name: w.tolist() for name, w in trained.coefficients.items()}
+        _keep_model(channel, settings, schema, coordinator.run, trained.combination)
+    else:
+        targets = coordinator.signed if hidden is None else hidden.signed
+        path = settings.out / "state.npz"
+        state = load_state(path, channel.parties, len(labels))
+        state = state or start_state(channel.parties, len(labels), config.rho)
+        # Stored before the first message: a run that dies in its first round keeps its own id.
         save_state(path, state)
-        if done.converged:
-            break
-    added = Combination(
-        weights=(1.0,) * len(channel.parties), intercept=0.0, rule="sum of the scores"
-    )
-    _keep_model(channel, settings, state.run, added)
-    return {
-        **common,
-        "rounds": len(state.history),
-        "primal_residual": state.history[-1].primal_residual,
-    }
+        run_admm(channel, targets, config, state=state, keep=partial(save_state, path))
+        result["rounds"] = len(state.history)
+        result["primal_residual"] = state.history[-1].primal_residual
+        _keep_model(channel, settings, schema, state.run, sum_of_scores(len(channel.parties)))
+    return result
 
 
 def _keep_model(
-    channel: Channel, settings: RunFile, run: str, combination: Combination
-) -> VerticalModel:
+    channel: Channel, settings: RunFile, schema: Schema, run: str, combination: Combination
+) -> None:
     """The label holder's side of the model, with every party's statement as the party tells it."""
     request = Message(kind="statement", run=run, round=0)
     told = {
         name: _told_statement(name, reply.values.get("statement"))
-        for name, reply in ask_all(channel, request).items()
+        for name, reply in checked_replies(channel, request, channel.exchange(request)).items()
     }
-    schema = Schema.from_toml(settings.schema)
-    model = VerticalModel(
+    VerticalModel.trained(
+        schema,
+        combination,
+        told,
         method=settings.method,
         run=run,
-        weights=dict(zip(channel.parties, combination.weights, strict=True)),
-        intercept=combination.intercept,
-        rule=combination.rule,
-        label=schema.label.name,
-        classes=schema.label.classes,
         id=settings.id,
-        privacy=told,
         details={"statements": "as each party tells its own"},
-        label_bounds=schema.label.bounds,
-    )
-    model.save(settings.out)
-    return model
+    ).save(settings.out)
 
 
-def _told_statement(name: str, text: object) -> dict[str, Any]:
+def _told_statement(name: str, text: object) -> StatementJson:
     """A party's own words about its guarantee: kept as they are, if they are a JSON object."""
     if not isinstance(text, str) or len(text) > _LONGEST_STATEMENT:
         raise PartyError(f"Party {name!r} did not state its guarantee.")
     try:
-        told = json.loads(text, parse_constant=lambda _: None)
+        told = json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
     except (ValueError, RecursionError):
         told = None
     if not isinstance(told, dict):
         raise PartyError(f"Party {name!r} sent something that is not a statement.")
     return told
+
+
+def _finite(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
 
 
 def _finish(settings: RunFile, name: str, result: Mapping[str, Any]) -> None:

@@ -8,38 +8,45 @@ party's own file allows. The party is opened afresh for every message and rememb
 from __future__ import annotations
 
 import json
-import math
-import tomllib
-from collections.abc import Sequence
+import os
+import secrets
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 
 from halfmask.accounting.budget import Budget
-from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
-from halfmask.accounting.relations import Relation, check_relation
-from halfmask.errors import InputError
-from halfmask.frames import check_columns
+from halfmask.accounting.events import check_relation
+from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger, locked, resolved
+from halfmask.errors import DataError, InputError
 from halfmask.mechanisms.release import Door, Releaser, system_door
+from halfmask.model_folder import read_json
 from halfmask.schema import Schema
-from halfmask.settings import config_from_words, kind_of
-from halfmask.table import Encoder, read_frame
-from halfmask.vertical.admm_party import AdmmParty, share_target
-from halfmask.vertical.aggregate import SHARE
-from halfmask.vertical.alignment import row_order
+from halfmask.settings import config_from_words, kind_of, read_toml
+from halfmask.storage import write_durably
+from halfmask.table import read_frame
+from halfmask.types import Vector
+from halfmask.vertical.admm import AdmmConfig
+from halfmask.vertical.admm_party import open_sharing_party, share_noise
 from halfmask.vertical.block import REGULARISERS
-from halfmask.vertical.channel import Message
-from halfmask.vertical.experts import ExpertParty, requested_excess, training_costs
-from halfmask.vertical.files import label_codes, party_schemas
-from halfmask.vertical.newton import ExpertRows
-from halfmask.vertical.part import Part
-from halfmask.vertical.party import Party, admm_party
-from halfmask.vertical.queries import KIND, LOG, QueryDesk, QueryPolicy
-from halfmask.vertical.statements import party_statement
-from halfmask.vertical.store import RoundStore, Stored
-from halfmask.vertical.stranger import whole, word
+from halfmask.vertical.channel import MOST, Message, number, numbers, whole, word
+from halfmask.vertical.experts import (
+    ExpertParty,
+    ExpertsConfig,
+    LabelTerms,
+    charge_labels,
+    class_prior,
+    open_expert,
+    requested_excess,
+)
+from halfmask.vertical.files import party_schemas, read_columns
+from halfmask.vertical.party import Coordinator, HiddenLabels, Party, hide_labels
+from halfmask.vertical.queries import KIND, LOG, Part, QueryDesk, QueryPolicy, StatementJson
+from halfmask.vertical.statements import LabelFacts, party_statement
+from halfmask.vertical.store import AnsweredRound, PartyMemory, RoundStore
 
 _MOST_ROUNDS = 1_000_000_000
 
@@ -50,15 +57,8 @@ LABEL_HOLDERS_SETTINGS = {
 PARTYS_SETTINGS = {
     "experts": ("steps", "memory", "prior_reach"),
     "admm": (
-        "strength",
-        "regulariser",
-        "constraint",
-        "reach",
-        "rounds",
-        "noise",
-        "noise_std",
-        "noise_radius",
-        "target_bound",
+        *("strength", "regulariser", "constraint", "reach", "rounds"),
+        *("noise", "noise_std", "noise_radius", "target_bound"),
     ),
 }
 """Which settings of a method each side's file may hold: the other side decides the rest."""
@@ -91,7 +91,7 @@ class PartyFile:
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def config(self) -> Any:
+    def config(self) -> ExpertsConfig | AdmmConfig:
         """The method's configuration, of which this party follows its own part."""
         own = {"noise": self.noise, "rounds": self.rounds, "strength": self.strength}
         return _config(self.method, own if self.method == "admm" else {}, self.settings)
@@ -126,7 +126,7 @@ class RunFile:
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def config(self) -> Any:
+    def config(self) -> ExpertsConfig | AdmmConfig:
         """The method's configuration, of which the label holder follows its own part."""
         own = {"rounds": self.rounds, "rho": self.rho, "update": self.update}
         own = own if self.method == "admm" else {"combine": self.combine}
@@ -155,8 +155,13 @@ def read_run_file(path: str | Path) -> RunFile:
     return run
 
 
-def _config(method: str, own: dict[str, Any], settings: dict[str, Any]) -> Any:
-    return config_from_words(method, [], {**own, **settings}) or kind_of(method)()
+def _config(
+    method: str, own: dict[str, Any], settings: dict[str, Any]
+) -> ExpertsConfig | AdmmConfig:
+    config: ExpertsConfig | AdmmConfig = (
+        config_from_words(method, [], {**own, **settings}) or kind_of(method)()
+    )
+    return config
 
 
 def _check_settings(
@@ -188,12 +193,9 @@ def _check_settings(
 
 def _settings(cls: type[Any], path: str | Path) -> dict[str, Any]:
     file = Path(path)
-    try:
-        given = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"Cannot read {file}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is not valid TOML: {error}.") from None
+    if file.exists() and not file.is_file():
+        raise InputError(f"{file} is not a regular file, which is read again for every message.")
+    given = read_toml(file)
     kinds = {item.name: str(item.type) for item in fields(cls)}
     unknown = [key for key in given if key not in kinds]
     if unknown:
@@ -201,13 +203,8 @@ def _settings(cls: type[Any], path: str | Path) -> dict[str, Any]:
             f"{file} has an unknown key {unknown[0]!r}: the keys are {', '.join(kinds)}."
         )
     for key, kind in kinds.items():
-        if key in given and kind.startswith("Path"):
-            given[key] = (file.parent / str(given[key])).resolve()
-        number = isinstance(given.get(key, 0), int | float) and not isinstance(given.get(key), bool)
-        if kind.startswith(("float", "int")) and not number:
-            raise InputError(f"{file}: {key} must be a number without quotation marks.")
-        if kind == "bool" and not isinstance(given.get(key, False), bool):
-            raise InputError(f"{file}: {key} must be true or false.")
+        if key in given:
+            given[key] = _checked(file, key, kind, given[key])
     try:
         cls(**given)
     except TypeError as error:
@@ -215,37 +212,53 @@ def _settings(cls: type[Any], path: str | Path) -> dict[str, Any]:
     return given
 
 
-def sorted_rows(frame: Any, id_column: str, who: str) -> tuple[Any, list[Any]]:
-    """The frame and its ids in the order of the ids."""
-    check_columns(frame, [id_column])
-    ids = frame.column(id_column).to_pylist()
-    order = row_order(ids, who)
-    return frame.take(order), [ids[index] for index in order]
+def _checked(file: Path, key: str, kind: str, value: Any) -> Any:
+    """The value of a key, which must be of the kind that the file's class declares."""
+    text = isinstance(value, str) and bool(value) and "\0" not in value
+    if kind.startswith("Path"):
+        if not text:
+            raise InputError(f'{file}: {key} must be the name of a file: write {key} = "...".')
+        return (file.parent / value).resolve()
+    if kind.startswith("str") and not text:
+        raise InputError(f'{file}: {key} must be a text: write {key} = "...".')
+    if kind.startswith(("float", "int")):
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        if not plain or not abs(value) <= sys.float_info.max:
+            raise InputError(f"{file}: {key} must be a number without quotation marks.")
+        if kind.startswith("int") and not isinstance(value, int):
+            raise InputError(f"{file}: {key} must be a whole number.")
+    if kind == "bool" and not isinstance(value, bool):
+        raise InputError(f"{file}: {key} must be true or false.")
+    if kind.startswith("dict[str, str]") and not (
+        isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+    ):
+        raise InputError(f'{file}: {key} must be a table of texts: write NAME = "..." for each.')
+    return value
 
 
 class NetworkParty:
     """A party as it answers messages from elsewhere: opened from its file, durable.
 
-    `door` is for tests; no file can ask for noise that is not secret.
+    `make_releaser` is for tests; no file can ask for noise that is not secret.
     """
 
-    def __init__(self, settings: PartyFile, door: Door = system_door) -> None:
+    def __init__(self, settings: PartyFile, make_releaser: Door = system_door) -> None:
         self.settings = settings
-        self._door = door
-        schemas = party_schemas(Schema.from_toml(settings.schema))
+        self._make_releaser = make_releaser
+        self._whole_schema = Schema.from_toml(settings.schema)
+        schemas = party_schemas(self._whole_schema)
         if settings.party not in schemas:
             raise InputError(f"The schema has no column of party {settings.party!r}.")
-        self._schema = schemas[settings.party]
-        frame, self._ids = sorted_rows(
-            read_frame(settings.data), settings.id, f"The file of party {settings.party!r}"
+        self._columns = read_columns(
+            schemas[settings.party], settings.party, read_frame(settings.data), settings.id
         )
-        self._encoder = Encoder.fit(self._schema, frame)
-        table = self._encoder.encode(frame, with_label=False)
-        self._matrix = np.hstack([table.public, table.private])
-        self._row_norm = math.sqrt(len(self._schema.columns))
-        self._relation: Relation = check_relation(settings.relation)
+        self._budget = Budget(
+            epsilon=settings.epsilon,
+            delta=settings.delta,
+            relation=check_relation(settings.relation),
+        )
         self._store = RoundStore(settings.state)
-        self._opened: Releaser | None = None
+        self._releaser: Releaser | None = None
 
     def answer(self, request: Message) -> Message:
         """The reply; a round that was answered before is answered alike."""
@@ -256,15 +269,15 @@ class NetworkParty:
                 values={"party": self.settings.party, "method": self.settings.method}
             )
         if request.kind == "ids":
-            party = Party(self.settings.party, rows=len(self._ids), ids=self._ids)
-            return party.answer(request)
+            ids = self._columns.ids
+            return Party(self.settings.party, rows=len(ids), ids=ids).answer(request)
         if request.kind == KIND:
             return self.desk().answer(request)
         if request.kind == "statement":
             # It says nothing but what was promised: public facts of the training.
             return request.reply(values={"statement": json.dumps(dict(self.part().statement))})
         if request.kind == "expert-terms" and self.settings.method == "experts":
-            return self._expert(request).party.answer(request)
+            return self._expert(request).answer(request)
         # From the memory's first byte to its last: two requests at once would each find the round
         # unanswered.
         with self._store.alone(self._ledger_path):
@@ -274,11 +287,16 @@ class NetworkParty:
         """This party's part of the model that it trained last."""
         return Part.load(self.settings.state / "part")
 
+    @property
+    def has_part(self) -> bool:
+        """Whether it has trained before."""
+        return (self.settings.state / "part" / "part.json").exists()
+
     def desk(self) -> QueryDesk:
         """What answers queries, as the party's file allows."""
         own = self.settings
         return QueryDesk(
-            part=self.part,
+            folder=own.state / "part",
             data=own.data,
             id=own.id,
             policy=own.queries,
@@ -303,9 +321,9 @@ class NetworkParty:
                 f"round {due} is next. Resume the run that it takes part in, or start a new one."
             )
         reply, memory = self._compute(request, before)
-        self._keep_part(request, memory["x"], before)
+        self._keep_part(request, memory.x, before)
         self._store.save(
-            Stored(
+            AnsweredRound(
                 run=request.run,
                 kind=request.kind,
                 round=request.round,
@@ -318,161 +336,246 @@ class NetworkParty:
         return reply
 
     def _compute(
-        self, request: Message, before: Stored | None
-    ) -> tuple[Message, dict[str, np.ndarray]]:
-        if request.kind == "admm-share" and self.settings.method == "admm":
-            return self._share(request, before)
-        if request.kind == "expert-train" and self.settings.method == "experts":
-            return self._train(request)
+        self, request: Message, before: AnsweredRound | None
+    ) -> tuple[Message, PartyMemory]:
+        config = self.settings.config
+        if request.kind == "admm-share" and isinstance(config, AdmmConfig):
+            return self._share(request, config, before)
+        if request.kind == "expert-train" and isinstance(config, ExpertsConfig):
+            expert = self._expert(request)
+            return expert.answer(request), PartyMemory(x=expert.trained)
         raise InputError(
             f"Party {self.settings.party!r} was opened for {self.settings.method!r} and does not "
             f"answer {request.kind!r}."
         )
 
-    def _keep_part(self, request: Message, coefficients: np.ndarray, before: Stored | None) -> None:
+    def _keep_part(
+        self, request: Message, coefficients: np.ndarray, before: AnsweredRound | None
+    ) -> None:
         """Before the answer leaves, so that whatever was answered has its part here."""
         own = self.settings
         # Rounds after the first are paid for already: the first one's statement holds for all.
-        first = before is None or not (own.state / "part" / "part.json").exists()
+        first = before is None or not self.has_part
+        assert self._columns.encoder is not None
         Part(
             party=own.party,
             method=own.method,
             run=request.run,
-            encoder=self._encoder,
+            encoder=self._columns.encoder,
             coefficients=np.asarray(coefficients, dtype=np.float64),
             # Without noise there is nothing to be covered.
             covered=own.method == "experts" or not self._pays,
             statement=self._statement(request) if first else self.part().statement,
         ).save(own.state / "part")
 
-    def _statement(self, request: Message) -> dict[str, Any]:
+    def _statement(self, request: Message) -> StatementJson:
         """What this party's training promises, from what its ledger was charged for it."""
-        own, door = self.settings, self._opened
-        hidden = own.method == "experts" and requested_excess(request) > 0
-        whole = Schema.from_toml(own.schema)
-        others = [column.name for column in whole.columns if column.party != own.party]
+        own, schema = self.settings, self._whole_schema
+        experts = own.method == "experts"
+        hidden = experts and requested_excess(request) > 0
+        private = experts and schema.label.role == "private" and not hidden
+        others = [column.name for column in schema.columns if column.party != own.party]
         return party_statement(
             own.method,
-            door if self._pays else None,
-            public=(*self._schema.public, *others),
-            private=self._schema.private,
-            delta=own.delta,
-            relation=self._relation,
-            label=whole.label.name,
-            label_private=own.method == "experts" and whole.label.role == "private" and not hidden,
-            label_hidden=hidden,
+            self._releaser if self._pays else None,
+            public=(*self._columns.public_names, *others),
+            private=self._columns.column_names,
+            budget=self._budget,
+            label=LabelFacts(name=schema.label.name, private=private, hidden=hidden),
             noise=getattr(own.config, "noise", "row"),
         )
 
     @property
     def _pays(self) -> bool:
         """Whether answers are paid for; exact shares, which nothing protects, are not."""
-        return self.settings.method == "experts" or bool(self.settings.config.is_private)
+        config = self.settings.config
+        return isinstance(config, ExpertsConfig) or config.is_private
 
     @property
     def _ledger_path(self) -> Path:
         return self.settings.ledger or self.settings.state / "ledger.jsonl"
 
     def _ledger(self) -> Ledger:
-        own = self.settings
+        own = self._budget
         return Ledger.open_or_create(
-            self._ledger_path, epsilon=own.epsilon, delta=own.delta, relation=self._relation
+            self._ledger_path, epsilon=own.epsilon, delta=own.delta, relation=own.relation
         )
 
-    def _ratio(self, withhold_share: float) -> float:
-        mu = Budget(epsilon=self.settings.epsilon, delta=self.settings.delta).mu
-        return mu if self._relation == "replace" else mu / withhold_share
+    def _open(self, ledger: BudgetLedger) -> Releaser:
+        """What the answer at hand is released through; the statement tells what it charged."""
+        self._releaser = self._make_releaser(ledger, whole_plan=True)
+        return self._releaser
 
     def _share(
-        self, request: Message, before: Stored | None
-    ) -> tuple[Message, dict[str, np.ndarray]]:
-        own, config = self.settings, self.settings.config
-        noise, rounds = config.share_noise, config.admm.rounds
-        strength, constraint = config.chosen_strength, config.chosen_constraint
-        if noise.is_private:
-            share = math.sqrt(0.5) if noise.kind == "row" else 1.0
-            noise = noise.fitted(ratio=self._ratio(share), rounds=rounds, row_norm=self._row_norm)
+        self, request: Message, config: AdmmConfig, before: AnsweredRound | None
+    ) -> tuple[Message, PartyMemory]:
+        noise = share_noise(config, self._budget, self._columns.row_norm)
         terms = np.array(
             [
                 *(noise.rounds, noise.ratio, noise.row_norm, noise.radius, noise.target_bound),
-                *(strength, config.reach, REGULARISERS.index(config.regulariser)),
+                *(config.chosen_strength, config.reach, REGULARISERS.index(config.regulariser)),
                 ("none", "box", "ball").index(config.constraint),
             ],
             dtype=np.float64,
         )
-        if before is not None and not np.array_equal(before.memory.get("terms", ()), terms):
+        memory = None if before is None else before.memory
+        if memory is not None and (memory.terms is None or not np.array_equal(memory.terms, terms)):
             # The rounds that were paid for had the noise of the old terms.
             raise InputError(
-                f"The file of party {own.party!r} has changed since the run began: restore it, or "
-                "start a new run."
+                f"The file of party {self.settings.party!r} has changed since the run began: "
+                "restore it, or start a new run."
             )
-        # The same refusals as in the round itself, before it is charged.
-        share_target(
-            residual=request.arrays.get("residual"),
-            dual=request.arrays.get("dual"),
-            rho=request.values.get("rho"),
-            divisor=request.values.get("divisor"),
-            released=np.zeros(len(self._ids)) if before is None else before.memory["released"],
-            strength=strength,
-            regulariser=config.regulariser,
-            noise=noise,
+        ledger = self._ledger() if noise.is_private else MemoryLedger.of(self._budget)
+        side = open_sharing_party(
+            self._columns,
+            config,
+            self._budget,
+            self._open(ledger),
+            paid_rounds=None if before is None else config.chosen_rounds - before.round,
         )
-        side = AdmmParty(
-            self._matrix,
-            strength=strength,
-            regulariser=config.regulariser,
-            constraint=constraint,
-            noise=noise,
-            releaser=self._releaser(
-                self._ledger()
-                if noise.is_private
-                else MemoryLedger(epsilon=own.epsilon, delta=own.delta)
-            ),
-            name=own.party,
-            paid_rounds=None if before is None else rounds - before.round,
-        )
-        if before is not None:
-            side.released = np.array(before.memory["released"])
-            side.x = np.array(before.memory["x"])
-        reply = admm_party(own.party, side).answer(request)
-        return reply, {"released": side.released, "x": side.x, "terms": terms}
-
-    def _train(self, request: Message) -> tuple[Message, dict[str, np.ndarray]]:
-        side = self._expert(request)
-        reply = side.party.answer(request)
-        assert side.coefficients is not None
-        return reply, {"x": side.coefficients}
+        if memory is not None and memory.released is not None:
+            side.released, side.x = np.array(memory.released), np.array(memory.x)
+        reply = side.answer(request)
+        return reply, PartyMemory(x=side.x, released=side.released, terms=terms)
 
     def _expert(self, request: Message) -> ExpertParty:
-        own = self.settings
-        excess = requested_excess(request)
-        rows = ExpertRows(
-            row_norm=self._row_norm,
-            nonnegative=not any(c.scaled for c in self._schema.columns),
-            # Randomised labels are the label holder's guarantee; the party's is for its block.
-            label_private=self._schema.label.role == "private" and not excess,
-            target_excess=excess,
-        )
-        config, share = own.config.newton, SHARE if own.aggregate else 0.0
-        return ExpertParty(
-            own.party,
-            self._matrix,
-            rows=rows,
-            ratio=self._ratio(training_costs(rows, 1.0, config, share).withhold),
-            releaser=self._releaser(self._ledger(), whole_plan=True),
-            config=config,
-            aggregate_share=share,
+        config = self.settings.config
+        assert isinstance(config, ExpertsConfig)
+        return open_expert(
+            self._columns,
+            config,
+            self._budget,
+            self._open(self._ledger()),
+            label_private=self._whole_schema.label.role == "private",
+            target_excess=requested_excess(request),
+            aggregate=self.settings.aggregate,
         )
 
-    def _releaser(self, ledger: BudgetLedger, *, whole_plan: bool = False) -> Releaser:
-        """The door of the answer at hand; the statement is made of what it opened."""
-        self._opened = self._door(ledger, whole_plan=whole_plan)
-        return self._opened
+
+_Kept = TypeVar("_Kept")
+_HIDDEN = "hidden-labels.json"
+_BEGUN = ("run-id.json", "state.npz")
 
 
-def read_labels(run: RunFile) -> tuple[np.ndarray, Sequence[Any]]:
-    """The labels as 0 and 1 and their ids, in the order of the ids."""
-    schema = Schema.from_toml(run.schema)
-    party_schemas(schema)
-    frame, ids = sorted_rows(read_frame(run.label), run.id, "The label file")
-    return label_codes(schema, frame), ids
+class KeptLabels(TypedDict):
+    """Hidden labels as they are kept for the attempts that resume a run."""
+
+    epsilon: float
+    excess: float
+    targets: list[float]
+
+
+class LabelHolder:
+    """The labels (0 and 1) of one run, and what may be told of them."""
+
+    def __init__(
+        self, settings: RunFile, labels: Vector, make_releaser: Door = system_door
+    ) -> None:
+        self._settings = settings
+        self._labels = labels
+        self._make_releaser = make_releaser
+        self._private = Schema.from_toml(settings.schema).label.role == "private"
+        if settings.hide_labels is None and (settings.out / _HIDDEN).exists():
+            raise InputError(
+                f"The run in {settings.out} began with hidden labels: keep hide_labels in the run "
+                "file, or choose another folder. Nothing was sent."
+            )
+        begun = any((settings.out / name).exists() for name in _BEGUN)
+        if settings.hide_labels is not None and begun and not (settings.out / _HIDDEN).exists():
+            raise InputError(
+                f"The run in {settings.out} began with labels in clear, which cannot be hidden "
+                "afterwards: choose another folder."
+            )
+        if self._private and settings.method == "admm" and settings.hide_labels is None:
+            raise InputError(
+                "The schema declares the label private, and the dual that admm broadcasts tells "
+                "every party every label: set hide_labels in the run file, or use experts."
+            )
+
+    def run_id(self) -> str:
+        """The id under which a resumed run goes on: who has answered before answers alike."""
+        return self._once(
+            "run-id.json", lambda: secrets.token_hex(8), lambda kept: word(kept, "run")
+        )
+
+    def hidden(self) -> HiddenLabels | None:
+        """The labels by randomised response, if the run file asks for it: drawn once, charged."""
+        epsilon = self._settings.hide_labels
+        if epsilon is None:
+            return None
+        kept = self._once(_HIDDEN, lambda: self._randomised(epsilon), _hidden)
+        if kept.epsilon != epsilon or len(kept.targets) != len(self._labels):
+            raise InputError(
+                f"The run in {self._settings.out} hid {len(kept.targets)} labels at epsilon "
+                f"{kept.epsilon:g}: keep both, or choose another folder. Nothing was sent."
+            )
+        return kept
+
+    def terms(self, coordinator: Coordinator) -> LabelTerms:
+        """The class prior: exact for public labels, from the hidden ones, or one noisy number.
+
+        Where labels are private and in clear, all that the parties will spend of them is charged
+        with it, and kept for the runs that resume this one.
+        """
+        hidden = self.hidden()
+        return self._once(
+            "label-terms.json", lambda: vars(self._terms(coordinator, hidden)), _label_terms
+        )
+
+    def _randomised(self, epsilon: float) -> KeptLabels:
+        hidden = hide_labels(self._labels, epsilon=epsilon, releaser=self._releaser(epsilon))
+        return {"epsilon": epsilon, "excess": hidden.excess, "targets": hidden.targets.tolist()}
+
+    def _terms(self, coordinator: Coordinator, hidden: HiddenLabels | None) -> LabelTerms:
+        if hidden is None and self._private:
+            epsilon = self._settings.label_epsilon
+            budget = Budget(epsilon=epsilon, delta=self._settings.delta)
+            return charge_labels(coordinator, self._releaser(epsilon), budget)
+        labels = self._labels if hidden is None else hidden.targets
+        return LabelTerms(prior=class_prior(labels, private=False))
+
+    def _releaser(self, epsilon: float) -> Releaser:
+        own = self._settings
+        if own.ledger is not None:
+            ledger = Ledger.open(own.ledger)
+        else:
+            path = own.out / "labels.jsonl"
+            ledger = Ledger.open_or_create(
+                path, epsilon=epsilon, delta=own.delta, relation="replace"
+            )
+        return self._make_releaser(ledger, whole_plan=True)
+
+    def _once(self, name: str, make: Callable[[], Any], check: Callable[[Any], _Kept]) -> _Kept:
+        """A value that is made in the first attempt of a run and kept for the others."""
+        path = self._settings.out / name
+        # Two attempts at once must not draw twice.
+        with locked(resolved(path).with_name(name + ".lock"), write=True, create=True):
+            if not os.path.lexists(path):
+                write_durably(path, json.dumps(make()).encode())
+            try:
+                kept = check(read_json(path))
+            except (DataError, LookupError, TypeError, ValueError):
+                raise DataError(
+                    f"{path}, which this run drew and keeps, cannot be read: restore it, or "
+                    "choose another folder, in which a new run is charged anew."
+                ) from None
+            return kept
+
+
+def _hidden(kept: Any) -> HiddenLabels:
+    return HiddenLabels(
+        targets=numbers(kept["targets"], (None,), "targets"),
+        excess=number(kept["excess"], "excess", least=0.0),
+        epsilon=number(kept["epsilon"], "epsilon"),
+    )
+
+
+def _label_terms(kept: Any) -> LabelTerms:
+    return LabelTerms(
+        prior=number(kept["prior"], "prior", least=-MOST),
+        prior_ratio=number(kept["prior_ratio"], "prior_ratio", least=0.0),
+        ratios={
+            word(name, "party"): number(ratio, "ratio", least=0.0)
+            for name, ratio in dict(kept["ratios"]).items()
+        },
+    )

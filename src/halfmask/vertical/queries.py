@@ -1,4 +1,4 @@
-"""Scores of rows that the label holder asks for by id, after training.
+"""A trained model, part by part, and the scores that the label holder asks for by id.
 
 A score tells its row's own columns: no noise covers it. So each party decides in its own file
 whether it answers, for which ids and how many, and writes every answer down before it leaves.
@@ -8,29 +8,268 @@ Guarantee: docs/proofs/queries.md.
 from __future__ import annotations
 
 import datetime
+import io
 import json
 import os
 import secrets
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.special import expit
 
-from halfmask.accounting.ledger_file import locked, resolved
+from halfmask import model_folder
+from halfmask.accounting.ledger import locked, resolved
+from halfmask.data.frames import check_columns
 from halfmask.errors import DataError, InputError
-from halfmask.frames import check_columns
-from halfmask.table import read_frame
-from halfmask.vertical.alignment import id_hashes, row_order
-from halfmask.vertical.block import Vector
-from halfmask.vertical.channel import Channel, Message, PartyError, ask_all
-from halfmask.vertical.part import Part, VerticalModel
-from halfmask.vertical.stranger import RefusedError, hashes, numbers, word
+from halfmask.model import class_array
+from halfmask.model_folder import damaged, opened, read_arrays, read_json, rebuilt
+from halfmask.schema import Schema
+from halfmask.storage import write_durably
+from halfmask.table import Encoder, read_frame
+from halfmask.types import Vector
+from halfmask.vertical.channel import (
+    Channel,
+    Message,
+    PartyError,
+    RefusedError,
+    checked_replies,
+    hashes,
+    numbers,
+    word,
+)
+from halfmask.vertical.experts import Combination
+from halfmask.vertical.files import VerticalTable, features
+from halfmask.vertical.party import id_hashes, row_order
+
+if TYPE_CHECKING:
+    from halfmask.vertical.simulation import Simulation
+
+StatementJson = Mapping[str, Any]
+"""What `Statement.to_json` gives, or of a party without a guarantee a null epsilon and why."""
+
+PART, MODEL = "halfmask-vertical-part-1", "halfmask-vertical-1"
+MODEL_FILE = "vertical.json"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """One party's side of the model. `covered`: its coefficients are released values.
+
+    Guarantee: docs/proofs/queries.md.
+    """
+
+    party: str
+    method: str
+    run: str
+    encoder: Encoder
+    coefficients: Vector
+    covered: bool
+    statement: StatementJson = field(default_factory=dict)
+
+    def scores(self, frame: Any) -> Vector:
+        """⟨coefficients, row⟩ of every row of this party's columns."""
+        rows = features(self.encoder, frame)
+        if rows.shape[1] != len(self.coefficients):
+            damaged("a part has not one coefficient per feature")
+        return np.asarray(rows @ self.coefficients, dtype=np.float64)
+
+    def save(self, folder: Path) -> None:
+        """part.npz, then part.json, each as a whole."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, coefficients=self.coefficients)
+        write_durably(folder / "part.npz", buffer.getvalue())
+        told = {
+            "format": PART,
+            "party": self.party,
+            "method": self.method,
+            "run": self.run,
+            "covered": self.covered,
+            "encoder": self.encoder.to_json(),
+            "statement": dict(self.statement),
+        }
+        write_durably(folder / "part.json", json.dumps(told, indent=2).encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> Part:
+        """The inverse of `save`; a damaged folder is an error that says what is wrong."""
+        if not (folder / "part.json").is_file():
+            raise InputError(f"There is no part of a model in {str(folder)!r}: train first.")
+        told = read_json(folder / "part.json")
+        if not isinstance(told, dict) or told.get("format") != PART:
+            damaged("part.json does not describe a part of a model")
+        coefficients = read_arrays(folder / "part.npz").get("coefficients")
+        if coefficients is None or coefficients.ndim != 1 or coefficients.dtype != np.float64:
+            damaged("the coefficients of a part")
+        return cls(
+            party=model_folder.field(told, "party", str),
+            method=model_folder.field(told, "method", str),
+            run=model_folder.field(told, "run", str),
+            covered=model_folder.field(told, "covered", bool),
+            encoder=rebuilt(lambda: Encoder.from_json(told["encoder"]), "part.json"),
+            coefficients=coefficients,
+            statement=model_folder.field(told, "statement", dict),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class VerticalModel:
+    """How the parties' scores become a prediction: score = intercept + Σ weight · score of a party.
+
+    `privacy` holds every party's statement as JSON; `details` are public facts of the training.
+    """
+
+    method: str
+    run: str
+    weights: Mapping[str, float]
+    intercept: float
+    rule: str
+    label: str
+    classes: tuple[Any, ...] | None
+    id: str
+    privacy: Mapping[str, StatementJson]
+    details: Mapping[str, Any] = field(default_factory=dict)
+    label_bounds: tuple[float, float] | None = None
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The names of the parties, in the order of the sum."""
+        return tuple(self.weights)
+
+    def score(self, scores: Mapping[str, Vector]) -> Vector:
+        """The log-odds of the second class, or the number in units of half its range."""
+        total = sum(weight * scores[name] for name, weight in self.weights.items())
+        return np.asarray(self.intercept + total, dtype=np.float64)
+
+    def probabilities(self, score: Vector) -> Vector:
+        """One column per class."""
+        second = expit(score)
+        return np.column_stack([1 - second, second])
+
+    def predicted(self, score: Vector) -> Any:
+        """The likeliest class of each row, or the number within its bounds."""
+        if self.classes is None:
+            assert self.label_bounds is not None
+            low, high = self.label_bounds
+            return np.clip((high + low) / 2 + (high - low) / 2 * score, low, high)
+        return class_array(self.classes)[(score > 0).astype(int)]
+
+    @classmethod
+    def trained(
+        cls,
+        schema: Schema,
+        combination: Combination,
+        privacy: Mapping[str, StatementJson],
+        *,
+        method: str,
+        run: str,
+        id: str,
+        details: Mapping[str, Any],
+    ) -> VerticalModel:
+        """The label holder's side after training; statements are in the order of the parties."""
+        return cls(
+            method=method,
+            run=run,
+            weights=dict(zip(privacy, combination.weights, strict=True)),
+            intercept=combination.intercept,
+            rule=combination.rule,
+            label=schema.label.name,
+            classes=schema.label.classes,
+            id=id,
+            privacy=privacy,
+            details=details,
+            label_bounds=schema.label.bounds,
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write vertical.json."""
+        folder.mkdir(parents=True, exist_ok=True)
+        told = {"format": MODEL, **vars(self), "classes": self.classes and list(self.classes)}
+        told = {name: dict(v) if isinstance(v, Mapping) else v for name, v in told.items()}
+        text = json.dumps(told, indent=2, allow_nan=False)
+        write_durably(folder / MODEL_FILE, text.encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> VerticalModel:
+        """Read what `save` has written."""
+        if not (folder / MODEL_FILE).is_file():
+            raise InputError(
+                f"There is no vertical model in {str(folder)!r}: pass the folder of "
+                "`vertical simulate --out`, or the run file of a run that has ended."
+            )
+        told = read_json(folder / MODEL_FILE)
+        if not isinstance(told, dict) or told.pop("format", None) != MODEL:
+            damaged(f"{MODEL_FILE} does not describe a vertical model")
+        return rebuilt(lambda: _checked(cls, told), MODEL_FILE)
+
+
+def _checked(kind: type[VerticalModel], told: dict[str, Any]) -> VerticalModel:
+    words = ("method", "run", "rule", "label", "id")
+    for name in words:
+        model_folder.field(told, name, str)
+    weights = model_folder.field(told, "weights", dict)
+    if not weights or not all(isinstance(w, int | float) for w in weights.values()):
+        damaged("its weights")
+    model_folder.field(told, "intercept", int, float)
+    model_folder.field(told, "privacy", dict)
+    model_folder.field(told, "details", dict)
+    if told.get("classes") is None:
+        bounds = model_folder.field(told, "label_bounds", list)
+        plain = all(type(end) in (int, float) for end in bounds)
+        if len(bounds) != 2 or not plain or not bounds[0] < bounds[1]:
+            damaged("the bounds of its label")
+        return kind(**{**told, "classes": None, "label_bounds": tuple(map(float, bounds))})
+    classes = tuple(model_folder.field(told, "classes", list))
+    if len(classes) != 2:
+        damaged("its classes")
+    return kind(**{**told, "classes": classes, "label_bounds": None})
+
+
+def save_simulation(
+    folder: Path,
+    simulation: Simulation,
+    table: VerticalTable,
+    schema: Schema,
+    id_column: str,
+    statements: Mapping[str, StatementJson],
+    settings: Mapping[str, Any],
+) -> None:
+    """The parts of all parties, and then the label holder's file, which makes it a model."""
+    # Exact coefficients under noisy shares are outside the guarantee (docs/proofs/queries.md).
+    covered = simulation.method != "admm" or not simulation.releasers
+    for part in table.columns:
+        assert part.encoder is not None
+        Part(
+            party=part.name,
+            method=simulation.method,
+            run=simulation.run,
+            encoder=part.encoder,
+            coefficients=simulation.coefficients[part.name],
+            covered=covered,
+            statement=statements[part.name],
+        ).save(folder / "parties" / part.name)
+    VerticalModel.trained(
+        schema,
+        simulation.combination,
+        statements,
+        method=simulation.method,
+        run=simulation.run,
+        id=id_column,
+        details={
+            "rounds": simulation.rounds,
+            "costs": dict(simulation.costs),
+            "settings": settings,
+        },
+    ).save(folder)
+
 
 KIND = "query-scores"
 LOG = "queries.jsonl"
+_LONGEST_LOG = 1 << 32
 REVEALS = (
     "The score of a row tells that row's own columns at the party that sends it: no guarantee "
     "covers a queried row."
@@ -73,12 +312,14 @@ class QueryPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryDesk:
-    """Answers requests for scores from one part. Without a `log` nothing is counted: all is here.
+    """Answers requests for scores from the part in `folder`.
+
+    Without a `log` nothing is counted: all is here.
 
     Guarantee: docs/proofs/queries.md.
     """
 
-    part: Callable[[], Part]
+    folder: Path
     data: Path
     id: str
     policy: QueryPolicy | None = None
@@ -91,7 +332,7 @@ class QueryDesk:
         asked = hashes(request.arrays.get("ids"), "ids")
         if request.kind != KIND or not len(asked):
             raise RefusedError("A query asks for the scores of one id or more.")
-        part = self.part()
+        part = Part.load(self.folder)
         if word(request.values.get("of"), "of") != part.run:
             raise InputError("The query is about another training than this part's.")
         if self.policy is not None and not (part.covered or self.policy.uncovered):
@@ -114,14 +355,11 @@ class QueryDesk:
 
     def _rows(self) -> tuple[Any, list[Any]]:
         policy = self.policy
-        frame = read_frame(self.data if policy is None or policy.data is None else policy.data)
-        check_columns(frame, [self.id])
-        ids = frame.column(self.id).to_pylist()
+        file = self.data if policy is None or policy.data is None else policy.data
+        frame, ids = _with_ids(file, self.id)
         row_order(ids, "The file of rows to be asked for")  # none missing, none twice
         if policy is not None and policy.ids is not None:
-            chosen = read_frame(policy.ids)
-            check_columns(chosen, [self.id])
-            allowed = {str(value) for value in chosen.column(self.id).to_pylist()}
+            allowed = {str(value) for value in _with_ids(policy.ids, self.id)[1]}
             kept = [index for index, value in enumerate(ids) if str(value) in allowed]
             frame, ids = frame.take(kept), [ids[index] for index in kept]
         if not ids:
@@ -156,19 +394,23 @@ class QueryDesk:
 
 def answered_so_far(log: Path) -> int:
     """How many ids were asked for, by the log; a line that cannot be read is an error."""
-    if not log.exists():
+    if not os.path.lexists(log):
         return 0
     total = 0
-    for number, line in enumerate(log.read_bytes().split(b"\n"), start=1):
+    with opened(log, _LONGEST_LOG) as file:
+        lines = file.read().split(b"\n")
+    for number, line in enumerate(lines, start=1):
         if not line:
             continue
         try:
             count = json.loads(line)["asked"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, LookupError, TypeError, RecursionError):
+            count = None
+        if type(count) is not int or count < 0:
             raise DataError(
                 f"Line {number} of {log} cannot be read: nothing is answered before it is mended."
-            ) from None
-        total += int(count)
+            )
+        total += count
     return total
 
 
@@ -187,7 +429,8 @@ def ask_scores(channel: Channel, model: VerticalModel, ids: Sequence[Any]) -> Ve
     request = Message(
         kind=KIND, run=run, round=0, arrays={"ids": id_hashes(ids, run)}, values={"of": model.run}
     )
-    replies = ask_all(channel, request, shapes={"known": (len(ids),)})
+    shapes = {"known": (len(ids),)}
+    replies = checked_replies(channel, request, channel.exchange(request), shapes)
     scores: dict[str, Vector] = {}
     for name, reply in replies.items():
         try:
@@ -207,15 +450,19 @@ def ask_scores(channel: Channel, model: VerticalModel, ids: Sequence[Any]) -> Ve
 
 def read_ids(file: Path, column: str) -> list[Any]:
     """The ids of a file in their order."""
-    frame = read_frame(file)
-    check_columns(frame, [column])
-    ids = frame.column(column).to_pylist()
+    _, ids = _with_ids(file, column)
     if not ids:
         raise DataError(f"{str(file)!r} has no row: name the ids to predict.")
     missing = next((row for row, value in enumerate(ids, start=1) if value in (None, "")), None)
     if missing is not None:
         raise DataError(f"Column {column!r}, row {missing} of {str(file)!r} has no id.")
-    return list(ids)
+    return ids
+
+
+def _with_ids(file: Path, column: str) -> tuple[Any, list[Any]]:
+    frame = read_frame(file)
+    check_columns(frame, [column])
+    return frame, frame.column(column).to_pylist()
 
 
 def is_party_file(file: Path) -> bool:

@@ -1,8 +1,8 @@
 """All parties in one process: what `halfmask vertical simulate` and the reproductions run.
 
-The simulation sees every block, so it can print objectives and losses after each round. Those
-numbers are not covered by any guarantee; what the parties exchange is the same as between
-organisations.
+Parties are opened by the functions that also open them between organisations, and exchange the same
+messages. The simulation sees every block, so it can print objectives and losses after each round;
+those numbers are not covered by any guarantee.
 """
 
 from __future__ import annotations
@@ -11,61 +11,102 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypedDict
 
 import numpy as np
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.gaussian import gaussian_epsilon
-from halfmask.accounting.ledger import MemoryLedger
-from halfmask.errors import InputError
+from halfmask.accounting.ledger import BudgetLedger, MemoryLedger
+from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
-from halfmask.vertical.admm import AdmmConfig, run_admm
-from halfmask.vertical.admm_party import AdmmParty, ShareNoise
-from halfmask.vertical.aggregate import SHARE
-from halfmask.vertical.block import Constraint, Regulariser, Vector
+from halfmask.types import Vector
+from halfmask.vertical.admm import AdmmConfig, LossName, check_loss, loss_named, run_admm
+from halfmask.vertical.admm_party import AdmmParty, column_sensitivity, open_sharing_party
 from halfmask.vertical.channel import LocalChannel
-from halfmask.vertical.coordinator import Coordinator
 from halfmask.vertical.experts import (
-    DAMPING,
     Combination,
-    ExpertParty,
+    ExpertsConfig,
     LabelTerms,
+    charge_labels,
+    check_expert_label,
     class_prior,
     combined_ratio,
-    pay_for_labels,
+    open_expert,
+    sum_of_scores,
     train_experts,
-    training_costs,
 )
-from halfmask.vertical.fdml import FdmlConfig, FdmlNoise, FdmlParty, run_fdml
-from halfmask.vertical.labels import (
-    HiddenLabels,
-    check_expert_label,
-    check_hidable,
-    hide_labels,
-)
-from halfmask.vertical.loss import LossName, loss_named
-from halfmask.vertical.newton import ExpertRows, NewtonConfig
-from halfmask.vertical.party import admm_party
-from halfmask.vertical.sensitivity import column_sensitivity
-from halfmask.vertical.task import Budget, Task
+from halfmask.vertical.fdml import FdmlConfig, FdmlParty, open_sgd_party, run_fdml
+from halfmask.vertical.files import VerticalTable
+from halfmask.vertical.party import Coordinator, HiddenLabels, check_hidable, hide_labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationBudget(Budget):
+    """What each party may spend; a seed makes the noise reproducible and not private.
+
+    `ledgers` are the parties' own, by name; `label_ledger` is the label holder's. Where one is not
+    given, a budget of this run alone takes its place.
+    """
+
+    unsafe_seed: int | None = None
+    ledgers: Mapping[str, BudgetLedger] = field(default_factory=dict)
+    label_ledger: BudgetLedger | None = None
+
+    def of_party(self, name: str, index: int) -> Releaser:
+        """What one party releases through: its own ledger, its own noise."""
+        return self.releaser(self.ledgers.get(name) or MemoryLedger.of(self), index)
+
+    def of_label_holder(self, index: int, *, least: float) -> Releaser:
+        """The same for the label holder, whose ledger, if it has none, allows `least`."""
+        ledger = self.label_ledger or MemoryLedger(epsilon=least, delta=self.delta)
+        return self.releaser(ledger, index)
+
+    def releaser(self, ledger: BudgetLedger, index: int) -> Releaser:
+        """Charges one plan to `ledger`; unsafe seeds differ between parties."""
+        seed = None if self.unsafe_seed is None else 1009 * self.unsafe_seed + index
+        return Releaser(ledger, noise_source(seed), whole_plan=True)
+
+
+class Traffic(TypedDict):
+    """What all parties and the label holder sent each other."""
+
+    messages: int
+    bytes: int
+    messages_per_round: float
+    bytes_per_round: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """What came of a run; `doors` hold what each party charged, `costs` are ε of wider changes."""
+    """What came of a run; `releasers` hold what parties charged, `costs` are ε of wider changes."""
 
     method: str
-    rounds: int
+    run: str
     parties: tuple[str, ...]
-    train_loss: float
-    test_loss: float | None
     history: tuple[Mapping[str, float], ...]
-    doors: Mapping[str, Releaser]
-    costs: Mapping[str, float] = field(default_factory=dict)
+    releasers: Mapping[str, Releaser]
+    costs: Mapping[str, float]
+    coefficients: Mapping[str, Vector]
+    combination: Combination
+    traffic: Traffic
     notes: tuple[str, ...] = ()
-    coefficients: Mapping[str, Vector] = field(default_factory=dict)
-    combination: Combination | None = None
-    run: str = ""
-    traffic: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of admm, epochs of fdml-sgd, and one of experts."""
+        return len(self.history)
+
+    @property
+    def train_loss(self) -> float:
+        """The loss after the last round."""
+        return self.history[-1]["train_loss"]
+
+    @property
+    def test_loss(self) -> float | None:
+        """The same on rows that were not trained on, where there are any."""
+        return self.history[-1].get("test_loss")
 
     @property
     def errors(self) -> tuple[str, ...]:
@@ -73,256 +114,164 @@ class Simulation:
         return tuple(n for n in ("train_rmse", "test_rmse") if n in self.history[-1])
 
 
-def _losses(
-    task: Task, scores: Vector, test_scores: Vector | None, name: LossName = "logistic"
-) -> dict[str, float]:
-    loss = loss_named(name)
-    values = {"train_loss": float(loss.value(scores, 2 * task.labels - 1).mean())}
-    if test_scores is not None and task.test_labels is not None:
-        values["test_loss"] = float(loss.value(test_scores, 2 * task.test_labels - 1).mean())
-    if task.label_bounds is not None:
-        half = (task.label_bounds[1] - task.label_bounds[0]) / 2
-        for part in ("train", "test"):
-            if f"{part}_loss" in values:
-                # The loss is half the square, in units of half the declared range.
-                values[f"{part}_rmse"] = half * math.sqrt(2 * values[f"{part}_loss"])
-    return values
-
-
-def _test_scores(task: Task, coefficients: Sequence[Vector]) -> Vector | None:
-    if task.test_labels is None:
-        return None
-    parts = [part.test @ x for part, x in zip(task.columns, coefficients, strict=True)]
-    return np.asarray(np.sum(parts, axis=0), dtype=np.float64)
-
-
-def simulate_admm(
-    task: Task,
-    config: AdmmConfig,
-    *,
-    strength: float = 1.0,
-    regulariser: Regulariser = "l2",
-    constraint: Constraint = None,
-    noise: ShareNoise | None = None,
-    budget: Budget | None = None,
-    label_epsilon: float | None = None,
-) -> Simulation:
-    """ADMM sharing. `noise` gives kind and limits; ratio, rounds and row norms are filled in.
-
-    With `label_epsilon` labels are hidden by randomised response before the first broadcast.
-    """
-    task.check_loss(config.loss)
-    noise = noise or ShareNoise()
-    doors: dict[str, Releaser] = {}
-    sides: dict[str, AdmmParty] = {}
-    for index, part in enumerate(task.columns):
-        own = noise
-        if noise.is_private:
-            if budget is None:
-                raise InputError(f"Noise {noise.kind!r} needs a budget.")
-            doors[part.name] = budget.releaser(part.name, index)
-            share = math.sqrt(0.5) if noise.kind == "row" else 1.0
-            own = noise.fitted(
-                ratio=budget.ratio(share), rounds=config.rounds, row_norm=part.row_norm
-            )
-        sides[part.name] = AdmmParty(
-            part.train,
-            strength=strength,
-            regulariser=regulariser,
-            constraint=constraint,
-            noise=own,
-            releaser=doors.get(part.name) or (budget or _NO_BUDGET).releaser(part.name, index),
-            name=part.name,
-        )
-    targets = 2 * task.labels - 1
-    costs: dict[str, float] = {}
-    if label_epsilon is not None:
-        check_hidable(task.label_bounds)
-        if not loss_named(config.loss).linear_in_target:
-            raise InputError(
-                f"Labels can be hidden for logistic and squared loss, not {config.loss}."
-            )
-        targets = _hidden(task, budget or _NO_BUDGET, label_epsilon).signed
-        costs["label"] = label_epsilon
-    if doors and budget is not None:
-        ratios = [budget.ratio(1.0)] * len(doors)
-        # Hidden labels are pure ε: added, where they are protected at all.
-        together = gaussian_epsilon(combined_ratio(ratios), budget.delta)
-        costs["person"] = together + (label_epsilon or 0.0)
-        if noise.kind == "column":
-            exact = regulariser == "l2" and constraint is None
-            shares = [
-                column_share(part.row_norm, strength / config.rho, exact) for part in task.columns
-            ]
-            costs["column"] = gaussian_epsilon(max(shares) * budget.ratio(1.0), budget.delta)
-
-    def watch(number: int) -> dict[str, float]:
-        found = list(sides.values())
-        scores = np.sum([side.block.scores(side.x) for side in found], axis=0)
-        tested = _test_scores(task, [side.x for side in found])
-        values = _losses(task, scores, tested, config.loss)
-        fit = float(loss_named(config.loss).value(scores, 2 * task.labels - 1).sum())
-        return {**values, "objective": fit + sum(side.penalty() for side in found)}
-
-    channel = LocalChannel({name: admm_party(name, side) for name, side in sides.items()})
-    result = run_admm(channel, targets, config, watch=watch)
-    history = tuple({"round": float(r.number), **r.watched} for r in result.history)
-    found = {name: side.x for name, side in sides.items()}
-    return _simulation(
-        "admm",
-        task,
-        history,
-        doors,
-        costs,
-        channel=channel,
-        coefficients=found,
-        run=result.state.run,
-    )
-
-
-def simulate_fdml(
-    task: Task,
-    config: FdmlConfig,
-    *,
-    strength: float = 1.0,
-    noise: FdmlNoise | None = None,
-    budget: Budget | None = None,
-    start_seed: int = 0,
-) -> Simulation:
-    """SGD over distributed features, from small random coefficients as in A."""
-    task.check_loss(config.loss)
-    noise = noise or FdmlNoise()
-    doors: dict[str, Releaser] = {}
-    parties: dict[str, FdmlParty] = {}
-    draw = np.random.default_rng(start_seed)
-    for index, part in enumerate(task.columns):
-        own = noise
-        if noise.kind == "row":
-            if budget is None:
-                raise InputError("Row noise needs a budget.")
-            doors[part.name] = budget.releaser(part.name, index)
-            own = FdmlNoise(
-                kind="row",
-                epochs=config.epochs,
-                ratio=budget.ratio(0.5),
-                row_norm=part.row_norm,
-                score_bound=noise.score_bound,
-            )
-        parties[part.name] = FdmlParty(
-            part.name,
-            part.train,
-            strength=strength,
-            noise=own,
-            releaser=doors.get(part.name) or (budget or _NO_BUDGET).releaser(part.name, index),
-            start=draw.normal(size=int(part.train.shape[1])) * 0.01,
-        )
-
-    def watch(epoch: int) -> dict[str, float]:
-        found = list(parties.values())
-        scores = np.sum([np.asarray(side.matrix @ side.x) for side in found], axis=0)
-        tested = _test_scores(task, [side.x for side in found])
-        values = _losses(task, scores, tested, config.loss)
-        fit = values["train_loss"] * len(task.labels)
-        ridge = sum(0.5 * strength * float(side.x @ side.x) for side in found)
-        return {**values, "objective": fit + ridge}
-
-    channel = LocalChannel({name: side.party for name, side in parties.items()})
-    history = tuple(run_fdml(channel, 2 * task.labels - 1, config, watch=watch))
-    costs = {}
-    if doors and budget is not None:
-        ratios = [budget.ratio(1.0)] * len(doors)
-        costs["person"] = gaussian_epsilon(combined_ratio(ratios), budget.delta)
-    found = {name: side.x for name, side in parties.items()}
-    return _simulation("fdml-sgd", task, history, doors, costs, channel=channel, coefficients=found)
+_NO_BUDGET = SimulationBudget(epsilon=1.0, delta=1e-6)
+# Without a ledger of the label holder's, what labels cost is stated and not limited.
+_UNLIMITED = 1e6
 
 
 def simulate_experts(
-    task: Task,
+    table: VerticalTable,
+    config: ExpertsConfig | None = None,
     *,
-    budget: Budget,
+    budget: SimulationBudget,
     label_private: bool = False,
     label_epsilon: float | None = None,
-    config: NewtonConfig | None = None,
-    damping: float = DAMPING,
-    aggregate: bool = False,
 ) -> Simulation:
-    """One DP model per party and the fixed rule; everything about a party's columns is private.
-
-    `aggregate` takes the weights from DP counts of each party's scores instead, out of its budget.
+    """One DP model per party; everything about a party's columns is private.
 
     `label_private` puts the label under each party's guarantee too; `label_epsilon` hides it from
     the parties by randomised response.
     """
-    check_expert_label(task.label_bounds)
-    config = config or NewtonConfig()
-    hidden = None if label_epsilon is None else _hidden(task, budget, label_epsilon)
-    share = SHARE if aggregate else 0.0
-    parties: dict[str, ExpertParty] = {}
-    doors: dict[str, Releaser] = {}
-    for index, part in enumerate(task.columns):
-        rows = ExpertRows(
-            row_norm=part.row_norm,
-            nonnegative=part.nonnegative,
-            label_private=label_private and hidden is None,
+    check_expert_label(table.label_bounds)
+    config = config or ExpertsConfig()
+    aggregate = config.combine == "aggregate"
+    hidden = None if label_epsilon is None else _hidden(table, budget, label_epsilon)
+    releasers = {c.name: budget.of_party(c.name, i) for i, c in enumerate(table.columns)}
+    parties = {
+        part.name: open_expert(
+            part,
+            config,
+            budget,
+            releasers[part.name],
+            label_private=label_private,
             target_excess=0.0 if hidden is None else hidden.excess,
+            aggregate=aggregate,
         )
-        doors[part.name] = budget.releaser(part.name, index)
-        parties[part.name] = ExpertParty(
-            part.name,
-            part.train,
-            rows=rows,
-            ratio=budget.ratio(training_costs(rows, 1.0, config, share).withhold),
-            releaser=doors[part.name],
-            config=config,
-            aggregate_share=share,
-        )
-    channel = LocalChannel({name: side.party for name, side in parties.items()})
-    coordinator = Coordinator(channel, task.labels)
+        for part in table.columns
+    }
+    channel = LocalChannel(parties)
+    coordinator = Coordinator(channel, table.labels)
     if label_private and hidden is None:
-        # Without a ledger of the label holder's, what labels cost is stated and not limited.
-        ledger = budget.label_ledger or MemoryLedger(epsilon=_UNLIMITED, delta=budget.delta)
-        terms = pay_for_labels(coordinator, budget.door(ledger, len(parties) + 1), budget)
+        releaser = budget.of_label_holder(len(parties) + 1, least=_UNLIMITED)
+        terms = charge_labels(coordinator, releaser, budget)
     else:
-        labels = task.labels if hidden is None else hidden.targets
-        terms = LabelTerms(prior=class_prior(labels, private=False, ratio=1.0, releaser=None))
+        labels = table.labels if hidden is None else hidden.targets
+        terms = LabelTerms(prior=class_prior(labels, private=False))
     result = train_experts(
-        coordinator,
-        prior=terms,
-        hidden=hidden,
-        damping=damping,
-        aggregate=aggregate,
+        coordinator, prior=terms, hidden=hidden, damping=config.damping, aggregate=aggregate
     )
-    found = list(parties.values())
-
-    def scores(which: str) -> Vector:
-        blocks = [getattr(part, which) for part in task.columns]
-        each = [side.scores(block) for side, block in zip(found, blocks, strict=True)]
-        return result.combination.score(each)
-
-    test = None if task.test_labels is None else scores("test")
-    history = ({"round": 1.0, **_losses(task, scores("train"), test)},)
-    each = [side.costs for side in found]
-    blocks = gaussian_epsilon(combined_ratio([c.block for c in each]), budget.delta)
+    found = [parties[part.name] for part in table.columns]
+    scores = result.combination.score([side.scores(side.matrix) for side in found])
+    tested = None
+    if table.test_labels is not None:
+        each = [side.scores(part.test) for side, part in zip(found, table.columns, strict=True)]
+        tested = result.combination.score(each)
+    blocks = gaussian_epsilon(combined_ratio(side.costs.block for side in found), budget.delta)
     costs = {"columns at all parties": blocks}
     if label_epsilon is not None:
         # Given the randomised labels only the blocks are left; a pure ε is added.
         costs |= {"person": blocks + label_epsilon, "label": label_epsilon}
     else:
         for name in ("person", "label"):
-            ratios = [getattr(cost, name) for cost in each]
+            ratios = [getattr(side.costs, name) for side in found]
             total = combined_ratio([*ratios, terms.prior_ratio])
             costs[name] = gaussian_epsilon(total, budget.delta)
-    return _simulation(
-        "experts",
-        task,
-        history,
-        doors,
-        costs,
-        channel=channel,
-        notes=(result.combination.rule,),
-        coefficients={side.name: side.trained for side in found},
-        combination=result.combination,
+    history = ({"round": 1.0, **_losses(table, scores, tested, "logistic")},)
+    return Simulation(
+        method="experts",
         run=coordinator.run,
+        parties=tuple(parties),
+        history=history,
+        releasers=releasers,
+        costs=costs,
+        coefficients={name: side.trained for name, side in parties.items()},
+        combination=result.combination,
+        traffic=_traffic(channel, 1),
+        notes=(result.combination.rule,),
+    )
+
+
+def simulate_admm(
+    table: VerticalTable,
+    config: AdmmConfig,
+    *,
+    budget: SimulationBudget | None = None,
+    label_epsilon: float | None = None,
+) -> Simulation:
+    """ADMM sharing.
+
+    With `label_epsilon` labels are hidden by randomised response before the first broadcast.
+    """
+    check_loss(config.loss, table.label_bounds, hidden=label_epsilon is not None)
+    spent = budget or _NO_BUDGET
+    releasers = {c.name: spent.of_party(c.name, i) for i, c in enumerate(table.columns)}
+    parties = {
+        part.name: open_sharing_party(part, config, budget, releasers[part.name])
+        for part in table.columns
+    }
+    targets = 2 * table.labels - 1
+    costs: dict[str, float] = {}
+    if label_epsilon is not None:
+        check_hidable(table.label_bounds)
+        targets = _hidden(table, spent, label_epsilon).signed
+        costs["label"] = label_epsilon
+    if config.is_private:
+        # Hidden labels are pure ε: added, where they are protected at all.
+        costs["person"] = _person(spent, len(parties)) + (label_epsilon or 0.0)
+    if config.noise == "column":
+        exact = config.regulariser == "l2" and config.constraint == "none"
+        kappa = config.chosen_strength / config.rho
+        shares = [column_share(part.row_norm, kappa, exact) for part in table.columns]
+        costs["column"] = gaussian_epsilon(max(shares) * spent.mu, spent.delta)
+    channel = LocalChannel(parties)
+    watch = partial(_watched, table, tuple(parties.values()), config.loss)
+    state = run_admm(channel, targets, config, watch=watch)
+    history = tuple({"round": float(r.number), **r.watched} for r in state.history)
+    return Simulation(
+        method="admm",
+        run=state.run,
+        parties=tuple(parties),
+        history=history,
+        releasers=releasers if config.is_private else {},
+        costs=costs,
+        coefficients={name: side.x for name, side in parties.items()},
+        combination=sum_of_scores(len(parties)),
+        traffic=_traffic(channel, len(history)),
+    )
+
+
+def simulate_fdml(
+    table: VerticalTable, config: FdmlConfig, *, budget: SimulationBudget | None = None
+) -> Simulation:
+    """SGD over distributed features, from small random coefficients as in A."""
+    check_loss(config.loss, table.label_bounds)
+    spent = budget or _NO_BUDGET
+    draw = np.random.default_rng(config.start_seed)
+    releasers = {c.name: spent.of_party(c.name, i) for i, c in enumerate(table.columns)}
+    parties = {
+        part.name: open_sgd_party(
+            part,
+            config,
+            budget,
+            releasers[part.name],
+            start=draw.normal(size=int(part.train.shape[1])) * 0.01,
+        )
+        for part in table.columns
+    }
+    channel = LocalChannel(parties)
+    watch = partial(_watched, table, tuple(parties.values()), config.loss)
+    history = tuple(run_fdml(channel, 2 * table.labels - 1, config, watch=watch))
+    private = config.noise == "row"
+    return Simulation(
+        method="fdml-sgd",
+        run=secrets.token_hex(8),
+        parties=tuple(parties),
+        history=history,
+        releasers=releasers if private else {},
+        costs={"person": _person(spent, len(parties))} if private else {},
+        coefficients={name: side.x for name, side in parties.items()},
+        combination=sum_of_scores(len(parties)),
+        traffic=_traffic(channel, len(history)),
     )
 
 
@@ -338,49 +287,51 @@ def column_share(row_norm: float, kappa: float, exact_ridge: bool) -> float:
     return bounds.column / bounds.replace
 
 
-_NO_BUDGET = Budget(epsilon=1.0, delta=1e-6)
-_UNLIMITED = 1e6
-
-
-def _hidden(task: Task, budget: Budget, epsilon: float) -> HiddenLabels:
+def _hidden(table: VerticalTable, budget: SimulationBudget, epsilon: float) -> HiddenLabels:
     """Randomised labels, charged to the label holder's ledger before they are drawn."""
-    ledger = budget.label_ledger or MemoryLedger(epsilon=epsilon, delta=1e-9)
-    releaser = budget.door(ledger, len(task.columns))
-    return hide_labels(task.labels, epsilon=epsilon, releaser=releaser)
+    releaser = budget.of_label_holder(len(table.columns), least=epsilon)
+    return hide_labels(table.labels, epsilon=epsilon, releaser=releaser)
 
 
-def _simulation(
-    method: str,
-    task: Task,
-    history: tuple[Mapping[str, float], ...],
-    doors: Mapping[str, Releaser],
-    costs: Mapping[str, float],
-    *,
-    channel: LocalChannel,
-    coefficients: Mapping[str, Vector],
-    notes: tuple[str, ...] = (),
-    combination: Combination | None = None,
-    run: str = "",
-) -> Simulation:
-    return Simulation(
-        method=method,
-        rounds=len(history),
-        parties=tuple(part.name for part in task.columns),
-        train_loss=history[-1]["train_loss"],
-        test_loss=history[-1].get("test_loss"),
-        history=history,
-        doors=doors,
-        costs=costs,
-        notes=notes,
-        coefficients=coefficients,
-        # ADMM and SGD add the scores as they are.
-        combination=combination
-        or Combination(weights=(1.0,) * len(task.columns), intercept=0.0, rule="sum of the scores"),
-        run=run or secrets.token_hex(8),
-        traffic={
-            "messages": channel.messages,
-            "bytes": channel.bytes,
-            "messages_per_round": channel.messages / len(history),
-            "bytes_per_round": channel.bytes / len(history),
-        },
-    )
+def _person(budget: Budget, parties: int) -> float:
+    """ε of one person's columns at all parties, each of which spends the budget."""
+    return gaussian_epsilon(combined_ratio([budget.mu] * parties), budget.delta)
+
+
+def _watched(
+    table: VerticalTable, parties: Sequence[AdmmParty | FdmlParty], loss: LossName, number: int
+) -> dict[str, float]:
+    """Losses and the objective after a round, from exact coefficients."""
+    scores = np.sum([side.training_scores() for side in parties], axis=0)
+    tested = None
+    if table.test_labels is not None:
+        each = [part.test @ side.x for part, side in zip(table.columns, parties, strict=True)]
+        tested = np.sum(each, axis=0)
+    fit = float(loss_named(loss).value(scores, 2 * table.labels - 1).sum())
+    penalty = sum(side.penalty() for side in parties)
+    return {**_losses(table, scores, tested, loss), "objective": fit + penalty}
+
+
+def _losses(
+    table: VerticalTable, scores: Vector, tested: Vector | None, name: LossName
+) -> dict[str, float]:
+    loss = loss_named(name)
+    values = {"train_loss": float(loss.value(scores, 2 * table.labels - 1).mean())}
+    if tested is not None and table.test_labels is not None:
+        values["test_loss"] = float(loss.value(tested, 2 * table.test_labels - 1).mean())
+    if table.label_bounds is not None:
+        half = (table.label_bounds[1] - table.label_bounds[0]) / 2
+        for part in ("train", "test"):
+            if f"{part}_loss" in values:
+                # The loss is half the square, in units of half the declared range.
+                values[f"{part}_rmse"] = half * math.sqrt(2 * values[f"{part}_loss"])
+    return values
+
+
+def _traffic(channel: LocalChannel, rounds: int) -> Traffic:
+    return {
+        "messages": channel.messages,
+        "bytes": channel.bytes,
+        "messages_per_round": channel.messages / rounds,
+        "bytes_per_round": channel.bytes / rounds,
+    }

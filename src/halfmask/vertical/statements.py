@@ -5,15 +5,15 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from halfmask.accounting.relations import Relation
+from halfmask.accounting.budget import Budget
 from halfmask.errors import HalfmaskError
 from halfmask.mechanisms.release import Releaser
 from halfmask.statement import Statement
-from halfmask.vertical.part import VerticalModel
-from halfmask.vertical.queries import REVEALS
-from halfmask.vertical.task import Columns
+from halfmask.vertical.files import VerticalTable
+from halfmask.vertical.queries import REVEALS, StatementJson, VerticalModel
 
 if TYPE_CHECKING:
     from halfmask.vertical.simulation import Simulation
@@ -41,83 +41,76 @@ NO_GUARANTEE = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelFacts:
+    """The label's name, whether a party's guarantee covers it too, and whether it was hidden."""
+
+    name: str
+    private: bool
+    hidden: bool
+
+
 def party_statements(
-    simulation: Simulation,
-    columns: tuple[Columns, ...],
-    *,
-    delta: float,
-    relation: Relation,
-    label: str,
-    label_private: bool,
-    label_hidden: bool,
-    noise: str = "row",
-) -> dict[str, dict[str, Any]]:
-    """One statement per party as JSON; a party without a guarantee gets a null epsilon and why."""
+    simulation: Simulation, table: VerticalTable, budget: Budget, label: LabelFacts, noise: str
+) -> dict[str, StatementJson]:
+    """One statement per party of a simulation."""
+    everyone = {part.name: (*part.column_names, *part.public_names) for part in table.columns}
+    notes = (*_costs(simulation.costs, budget.delta), *simulation.notes)
     return {
         part.name: party_statement(
             simulation.method,
-            simulation.doors.get(part.name),
+            simulation.releasers.get(part.name),
             public=(
                 *part.public_names,
-                *(
-                    name
-                    for other in columns
-                    if other is not part
-                    for name in (*other.column_names, *other.public_names)
-                ),
+                *(n for other, names in everyone.items() if other != part.name for n in names),
             ),
             private=part.column_names,
-            delta=delta,
-            relation=relation,
+            budget=budget,
             label=label,
-            label_private=label_private,
-            label_hidden=label_hidden,
             noise=noise,
-            notes=(*_costs(simulation.costs, delta), *simulation.notes),
+            notes=notes,
         )
-        for part in columns
+        for part in table.columns
     }
 
 
 def party_statement(
     method: str,
-    door: Releaser | None,
+    releaser: Releaser | None,
     *,
     public: Sequence[str],
     private: Sequence[str],
-    delta: float,
-    relation: Relation,
-    label: str,
-    label_private: bool,
-    label_hidden: bool,
+    budget: Budget,
+    label: LabelFacts,
     noise: str,
     notes: Sequence[str] = (),
-) -> dict[str, Any]:
-    """The statement of one party, whose releases went through `door` (None: unprotected)."""
+) -> StatementJson:
+    """The statement of one party, by what it released (None: unprotected)."""
     learns = [_LEARNS[method]]
-    if not label_hidden:
+    if not label.hidden:
         learns.insert(0, _LABELS_IN_CLEAR[method])
     learns.append(_QUERIES)
     learns.append("The ids of the rows are known to all: alignment compares keyed hashes of them.")
-    if door is None:
+    if releaser is None:
+        why = NO_GUARANTEE.get(noise, "no noise was asked for")
         return {
             "epsilon": None,
             "delta": None,
-            "relation": relation,
-            "guarantee": f"none: {NO_GUARANTEE.get(noise, 'no noise was asked for')}",
+            "relation": budget.relation,
+            "guarantee": f"none: {why}",
             "private": list(private),
             "not_covered": learns,
         }
     statement = Statement.build(
-        events=door.events,
-        delta=delta,
-        relation=relation,
+        events=releaser.events,
+        delta=budget.delta,
+        relation=budget.relation,
         public=public,
         private=private,
-        label=label,
-        label_private=label_private,
-        released=door.released,
-        noise=door.noise,
+        label=label.name,
+        label_private=label.private,
+        released=releaser.released,
+        noise=releaser.noise,
         notes=[
             "The columns of the other parties count as public: this is the guarantee of one party.",
             *notes,
@@ -168,12 +161,25 @@ def document(model: VerticalModel, form: str) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def statement_text(told: Mapping[str, Any]) -> str:
-    """A party's statement in words; one without a guarantee says so."""
+def statement_text(told: StatementJson) -> str:
+    """A party's statement in words; one without a guarantee says so.
+
+    Another party may have written them: nothing is printed that a terminal would obey.
+    """
     if told.get("epsilon") is None and "guarantee" in told:
         lines = [f"What is promised: {told['guarantee']}.", "This does not cover:"]
-        return "\n".join([*lines, *(f"- {line}" for line in told.get("not_covered", []))])
-    try:
-        return Statement.from_json(told).text()
-    except (HalfmaskError, TypeError, ValueError, KeyError, AttributeError):
-        return "This party's statement cannot be read."
+        text = "\n".join([*lines, *(f"- {line}" for line in told.get("not_covered", []))])
+    else:
+        try:
+            text = Statement.from_json(told).text()
+        except (HalfmaskError, TypeError, ValueError, KeyError, AttributeError):
+            return "This party's statement cannot be read."
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
+def label_sentence(epsilon: float | None, hidden: bool) -> str:
+    """What the label holder has spent of each label, in words."""
+    if epsilon is None:
+        return "Labels: every party knows them. There is no label privacy among the parties."
+    how = "randomised once, and nothing else was sent of them" if hidden else "private"
+    return f"Labels: {how}. Epsilon {epsilon:.4g} of one label was charged to the label holder."

@@ -19,7 +19,6 @@ import io
 import json
 import os
 import secrets
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,13 +27,23 @@ from typing import Any
 
 import numpy as np
 
-from halfmask.accounting.ledger import Ledger
-from halfmask.accounting.ledger_file import locked, resolved, sync_folder
+from halfmask.accounting.ledger import Ledger, locked, resolved
 from halfmask.errors import DataError
+from halfmask.model_folder import MOST_ARRAYS, arrays_of, field, opened, rebuilt
+from halfmask.storage import sync_folder, write_durably
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
+class PartyMemory:
+    """Coefficients, and of admm also the last released share and the terms of the noise."""
+
+    x: np.ndarray
+    released: np.ndarray | None = None
+    terms: np.ndarray | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsweredRound:
     """The run a party takes part in, the last round it answered, what it answered and remembers.
 
     `key` is drawn for the first memory of a folder and stays: its copies are known by it.
@@ -44,7 +53,7 @@ class Stored:
     kind: str
     round: int
     reply: Mapping[str, np.ndarray]
-    memory: Mapping[str, np.ndarray]
+    memory: PartyMemory
     key: str = ""
 
 
@@ -64,14 +73,14 @@ class RoundStore:
         with locked(path.with_name(path.name + ".rounds"), write=True, create=True):
             yield
 
-    def load(self, ledger: Ledger | None = None) -> Stored | None:
+    def load(self, ledger: Ledger | None = None) -> AnsweredRound | None:
         """What was stored last, or nothing before the first answer.
 
         With the ledger that paid for the rounds, only what was noted there last is trusted.
         """
         held = _content(self._file)
         if ledger is None:
-            return None if held is None else self._unpacked(held)
+            return None if held is None else self._memory_of(held)
         prepared = _content(self._next)
         if prepared is not None and _is_noted(ledger, self._key(prepared), prepared):
             # Noted, and so perhaps answered, but a crash came before it was put in place.
@@ -79,7 +88,7 @@ class RoundStore:
             held = prepared
         if held is None:
             return None
-        stored = self._unpacked(held)
+        stored = self._memory_of(held)
         if not _is_noted(ledger, stored.key, held):
             raise DataError(
                 f"The party's memory {self._file} is not the one that {ledger.path.name} noted "
@@ -90,7 +99,7 @@ class RoundStore:
             )
         return stored
 
-    def save(self, stored: Stored, ledger: Ledger | None = None) -> None:
+    def save(self, stored: AnsweredRound, ledger: Ledger | None = None) -> None:
         """Durably replace what was stored; a crash leaves the old file or the new one.
 
         With a ledger, the new memory is noted there before it is put in place; only then may the
@@ -98,11 +107,9 @@ class RoundStore:
         """
         key = stored.key or secrets.token_hex(8)
         head = {"run": stored.run, "kind": stored.kind, "round": stored.round, "key": key}
-        buffer = io.BytesIO()
-        arrays: dict[str, Any] = {f"reply/{k}": v for k, v in stored.reply.items()}
-        arrays.update({f"memory/{k}": v for k, v in stored.memory.items()})
-        np.savez(buffer, head=np.array(json.dumps(head)), **arrays)
-        content = buffer.getvalue()
+        arrays = {f"reply/{k}": v for k, v in stored.reply.items()}
+        arrays |= {f"memory/{k}": v for k, v in vars(stored.memory).items() if v is not None}
+        content = packed(head, arrays)
         write_durably(self._next, content)
         if ledger is not None:
             ledger.charge([], _note(key, content))
@@ -112,35 +119,44 @@ class RoundStore:
     def _key(self, content: bytes) -> str:
         """The key of a memory that may be torn: a crash while it was written noted nothing."""
         try:
-            return self._unpacked(content).key
+            return self._memory_of(content).key
         except DataError:
             return ""
 
-    def _unpacked(self, content: bytes) -> Stored:
+    def _memory_of(self, content: bytes) -> AnsweredRound:
         try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as held:
-                head = json.loads(str(held["head"]))
-                arrays = {name: held[name] for name in held.files if name != "head"}
-            return Stored(
-                run=str(head["run"]),
-                kind=str(head["kind"]),
-                round=int(head["round"]),
-                key=str(head["key"]),
-                reply=_part(arrays, "reply/"),
-                memory=_part(arrays, "memory/"),
-            )
-        except (ValueError, TypeError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise DataError(
-                f"The party's memory {self._file} cannot be read ({type(error).__name__}): "
-                "restore it, or start a new run."
-            ) from None
+            return rebuilt(lambda: _answered(content, self._file.name), self._file.name)
+        except DataError:
+            raise _unreadable(self._file) from None
+
+
+def _answered(content: bytes, name: str) -> AnsweredRound:
+    head, arrays = unpacked(content, name)
+    return AnsweredRound(
+        run=field(head, "run", str),
+        kind=field(head, "kind", str),
+        round=field(head, "round", int),
+        key=field(head, "key", str),
+        reply=_part(arrays, "reply/"),
+        memory=PartyMemory(**_part(arrays, "memory/")),
+    )
+
+
+def _unreadable(path: Path) -> DataError:
+    return DataError(
+        f"The party's memory {path} cannot be read: restore it, or start a new run, which is "
+        "charged anew, with another state folder."
+    )
 
 
 def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return None
+    try:
+        with opened(path, MOST_ARRAYS) as file:
+            return file.read()
+    except DataError:
+        raise _unreadable(path) from None
 
 
 def _about(key: str) -> str:
@@ -158,15 +174,17 @@ def _is_noted(ledger: Ledger, key: str, content: bytes) -> bool:
     return bool(key) and told[-1:] == [_note(key, content)]
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace a file as a whole, readable by its owner only."""
-    fresh = path.with_name(path.name + ".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
+def packed(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """An npz archive of arrays, with plain facts as JSON in `head`."""
+    buffer = io.BytesIO()
+    np.savez(buffer, head=np.array(json.dumps(head)), **dict(arrays))  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def unpacked(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The inverse of `packed`; a file called `name` that holds anything else is an error."""
+    arrays = arrays_of(io.BytesIO(content), len(content), name)
+    return json.loads(str(arrays.pop("head"))), arrays
 
 
 def _part(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -1,0 +1,259 @@
+"""a9a over two parties (A, Figures 1 and 3): columns 1 to 66 and 67 to 123.
+
+Beside A's curves (ADMM, SGD, noise levels, central and local baselines) stands what A does not
+show: the ε that each curve really has, and experts, the default of the vertical mode. ρ and the
+step size of the runs without noise are chosen on held-out training rows; everything with an ε runs
+with the defaults of the commands.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, Update
+from halfmask.vertical.fdml import FdmlConfig
+from halfmask.vertical.files import PartyColumns, VerticalTable
+from halfmask.vertical.simulation import (
+    Simulation,
+    SimulationBudget,
+    simulate_admm,
+    simulate_experts,
+    simulate_fdml,
+)
+from halfmask_lab.loaders import load_a9a
+from halfmask_lab.results import Progress, result_row, silent
+from halfmask_lab.vertical_runs import choose_rho, choose_step_size, draw
+
+SPLIT = 66
+# One-hot groups of Adult behind the two halves: a row has at most one 1 in each of them.
+GROUPS = (8, 6)
+DELTA = 1e-6
+RHO, STRENGTH, ROUNDS = 0.1, 1.0, 30
+RHOS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
+STEP_SIZES = (0.1, 0.2, 0.5, 1.0, 2.0)
+AS_WRITTEN_STDS = (0.03, 0.1, 0.3)
+EXPERT_EPSILONS = (0.3, 1.0, 3.0)
+
+
+def a9a_task(data: Path | None) -> VerticalTable:
+    """The two parties of A."""
+    split = load_a9a(data)
+    train, test = sparse.csc_array(split.x_train), sparse.csc_array(split.x_test)
+    halves = (slice(0, SPLIT), slice(SPLIT, None))
+    return VerticalTable(
+        columns=tuple(
+            PartyColumns(
+                name=f"party {index}",
+                train=sparse.csr_array(train[:, half]),
+                test=sparse.csr_array(test[:, half]),
+                row_norm=float(np.sqrt(groups)),
+                nonnegative=True,
+            )
+            for index, (half, groups) in enumerate(zip(halves, GROUPS, strict=True), start=1)
+        ),
+        labels=(split.y_train + 1) / 2,
+        test_labels=(split.y_test + 1) / 2,
+    )
+
+
+def baselines(task: VerticalTable) -> dict[str, float]:
+    """scikit-learn's logistic regression on all columns and on the first party's, without noise."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import log_loss
+
+    levels = {}
+    for name, parts in (("central", task.columns), ("local", task.columns[:1])):
+        train, test = (_side_by_side([getattr(part, which) for part in parts]) for which in SIDES)
+        model = LogisticRegression(C=1 / STRENGTH, max_iter=5000).fit(train, task.labels)
+        levels[name] = float(log_loss(task.test_labels, model.predict_proba(test)))
+    return levels
+
+
+SIDES = ("train", "test")
+
+
+def _side_by_side(blocks: list[Any]) -> Any:
+    if sparse.issparse(blocks[0]):
+        return sparse.csr_array(sparse.hstack(blocks))
+    return np.hstack(blocks)
+
+
+def run(
+    data: Path | None = None,
+    out: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    seed: int = 0,
+    draws: int = 10,
+) -> dict[str, Any]:
+    """Every curve and every number; test rows are used for nothing but the test loss."""
+    tell = progress or silent
+    task = a9a_task(data)
+    tell(0.0, "baselines")
+    levels = baselines(task)
+    rows = [result_row(name, "log_loss", [value]) for name, value in levels.items()]
+
+    tell(0.1, "rho and step size on held-out training rows")
+    rho = choose_rho(task, RHOS, rounds=ROUNDS, strength=STRENGTH)
+    step = choose_step_size(task, STEP_SIZES, epochs=ROUNDS, strength=STRENGTH)
+    tell(0.3, "ADMM and SGD without noise")
+    without_noise = AdmmConfig(rounds=ROUNDS, strength=STRENGTH, noise="none")
+    admm = simulate_admm(task, replace(without_noise, rho=rho.value))
+    sgd_config = FdmlConfig(epochs=ROUNDS, step_size=step.value, strength=STRENGTH, noise="none")
+    fdml = simulate_fdml(task, sgd_config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DivergenceWarning)
+        # A's own update, at its own best rho: all parties move at once against the whole residual.
+        written_rho = choose_rho(task, RHOS, rounds=ROUNDS, strength=STRENGTH, update="as-written")
+        config = replace(without_noise, rho=written_rho.value, update="as-written")
+        written = simulate_admm(task, config)
+    named = {"admm": admm, "admm-as-written": written, "fdml-sgd": fdml}
+    curves = {name: simulation.history for name, simulation in named.items()}
+    for name, simulation in named.items():
+        rows.append(result_row(name, "log_loss", [test_loss(simulation)], rounds=ROUNDS))
+        objective = simulation.history[-1]["objective"]
+        rows.append(result_row(name, "train_objective", [objective], rounds=ROUNDS))
+
+    tell(0.4, "ADMM with noise")
+    rhos: dict[Update, float] = {"sharing": rho.value, "as-written": written_rho.value}
+    noisy_rows, noisy = _noisy(task, rhos, seed, min(draws, 5))
+    rows += noisy_rows
+
+    for place, epsilon in enumerate(EXPERT_EPSILONS):
+        tell(0.7 + 0.1 * place, f"experts, epsilon {epsilon:g}")
+        for label_private in (False, True):
+            rows.append(_experts(task, epsilon, label_private, seed, draws))
+    expert_level = next(r["mean"] for r in rows if r["method"] == "experts" and r["epsilon"] == 1.0)
+    figure = draw(
+        out,
+        "a9a",
+        title="a9a, columns 1-66 at party 1 and 67-123 at party 2",
+        curves=curves,
+        noisy=noisy,
+        levels={**levels, "experts, ε = 1": expert_level},
+    )
+    return {
+        "name": "a9a",
+        "data": "real",
+        "seeded": True,
+        "results": rows,
+        "figure": figure,
+        "settings": {
+            "rho": rho.to_json(),
+            "rho_as_written": written_rho.to_json(),
+            "sgd_step_size": step.to_json(),
+        },
+        "rounds_to_within_0.001_of_central": rounds_to(admm, levels["central"] + 0.001),
+        "curves": {name: [dict(r) for r in history] for name, history in curves.items()},
+    }
+
+
+def test_loss(simulation: Simulation) -> float:
+    """The last test loss, which every run here has."""
+    assert simulation.test_loss is not None
+    return simulation.test_loss
+
+
+def rounds_to(simulation: Simulation, level: float) -> int | None:
+    """The first round from which the test loss stays at or below `level`."""
+    losses = [record["test_loss"] for record in simulation.history]
+    above = [index for index, loss in enumerate(losses, start=1) if loss > level]
+    first = (above[-1] if above else 0) + 1
+    return first if first <= len(losses) else None
+
+
+def _noisy(
+    task: VerticalTable, rhos: Mapping[Update, float], seed: int, draws: int
+) -> tuple[list[dict[str, Any]], dict[str, tuple[Mapping[str, float], ...]]]:
+    """Eq. (8) at several levels (no ε), then row and column noise at a row-level ε of 8 and 1.
+
+    Eq. (8) is beside both updates, each at its own ρ.
+    """
+    rows: list[dict[str, Any]] = []
+    curves: dict[str, tuple[Mapping[str, float], ...]] = {}
+
+    def add(name: str, runs: list[Simulation], epsilon: float | None, **more: Any) -> None:
+        delta, relation = (None, None) if epsilon is None else (DELTA, "replace")
+        losses = [test_loss(run) for run in runs]
+        rows.append(
+            result_row(
+                name, "log_loss", losses, epsilon=epsilon, delta=delta, relation=relation, **more
+            )
+        )
+        shown = "no ε" if epsilon is None else f"ε = {epsilon:g}"
+        curves[f"{name}, {shown}"] = runs[0].history
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DivergenceWarning)
+        for std, (update, rho) in product(AS_WRITTEN_STDS, rhos.items()):
+            config = AdmmConfig(
+                rho=rho,
+                rounds=ROUNDS,
+                update=update,
+                strength=STRENGTH,
+                noise="as-written",
+                noise_std=std,
+            )
+            runs = [simulate_admm(task, config, budget=_budget(1.0, seed, d)) for d in range(draws)]
+            name = f"admm-as-written-noise-{std:g}"
+            name += "" if update == "sharing" else "-and-update"
+            add(name, runs, None, why="one share reveals the table")
+        for epsilon in (8.0, 1.0):
+            for kind, strength in (("row", 10.0), ("column", 1e4)):
+                config = AdmmConfig(
+                    rho=RHO,
+                    rounds=3,
+                    strength=strength,
+                    noise=kind,  # type: ignore[arg-type]
+                )
+                runs = [
+                    simulate_admm(task, config, budget=_budget(epsilon, seed, d))
+                    for d in range(draws)
+                ]
+                more = {"person_epsilon": runs[0].costs["person"]}
+                if kind == "column":
+                    more["column_epsilon"] = runs[0].costs["column"]
+                add(f"admm-{kind}-noise", runs, epsilon, **more)
+            sgd = [
+                simulate_fdml(
+                    task,
+                    FdmlConfig(epochs=2, batch=2048, step_size=0.05),
+                    budget=_budget(epsilon, seed, d),
+                )
+                for d in range(draws)
+            ]
+            add("fdml-sgd", sgd, epsilon, person_epsilon=sgd[0].costs["person"])
+    return rows, curves
+
+
+def _experts(
+    task: VerticalTable, epsilon: float, label_private: bool, seed: int, draws: int
+) -> dict[str, Any]:
+    runs = [
+        simulate_experts(task, budget=_budget(epsilon, seed, d), label_private=label_private)
+        for d in range(draws)
+    ]
+    return result_row(
+        "experts-private-label" if label_private else "experts",
+        "log_loss",
+        [test_loss(run) for run in runs],
+        epsilon=epsilon,
+        delta=DELTA,
+        relation="replace",
+        label="private" if label_private else "public",
+        person_epsilon=runs[0].costs["person"],
+        label_epsilon=runs[0].costs["label"],
+        all_columns_epsilon=runs[0].costs["columns at all parties"],
+    )
+
+
+def _budget(epsilon: float, seed: int, draw: int) -> SimulationBudget:
+    return SimulationBudget(epsilon=epsilon, delta=DELTA, unsafe_seed=1000 * seed + draw)

@@ -1,0 +1,230 @@
+"""The lecture's promise, measured: excess empirical risk of gd against the bound of Theorem 1.
+
+Rows are drawn on the unit sphere, labels from a logistic model; everything is private. One of rows,
+columns and epsilon moves at a time. `lecture` is the recipe of the lecture, for which the bound is
+proved, with as many steps as make both of its terms equal; its risk is over the best of the ball.
+`gd` is our default on the same rows: no ball holds it, so its risk is over the best of all. Slopes
+are those of straight lines through the logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from halfmask.accounting.budget import Budget
+from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.losses import in_ball
+from halfmask.mechanisms.noise import noise_source
+from halfmask.methods.gd import LectureConfig, balanced_steps
+from halfmask.table import Table
+from halfmask.training import train
+from halfmask.types import Floats
+from halfmask_lab.results import Progress, result_row, silent
+
+DELTA, RADIUS, MOST_STEPS = 1e-6, 3.0, 20_000
+MIDDLE = {"rows": 1000, "columns": 20, "epsilon": 1.0}
+SWEEPS: dict[str, tuple[float, ...]] = {
+    "rows": (250, 500, 1000, 2000, 4000),
+    "columns": (5, 10, 20, 40, 80),
+    "epsilon": (0.25, 0.5, 1.0, 2.0, 4.0),
+}
+
+
+def drawn(rows: int, columns: int, seed: int) -> tuple[Floats, NDArray[np.int64]]:
+    """Rows on the unit sphere and labels of a logistic model of norm R."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, columns))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    truth = rng.normal(size=columns)
+    # Scores of a random direction have a deviation of 1/√d: scaled up, so that labels can be told.
+    truth *= 3 * np.sqrt(columns) / np.linalg.norm(truth)
+    return X, (rng.random(rows) < expit(X @ truth)).astype(np.int64)
+
+
+def risk(theta: Floats, X: Floats, y: NDArray[np.int64]) -> float:
+    """The mean logistic loss; the last weight is the constant's."""
+    scores = X @ theta[:-1] + theta[-1]
+    return float(np.mean(np.logaddexp(0.0, scores) - y * scores))
+
+
+def best_in_ball(X: Floats, y: NDArray[np.int64], radius: float = math.inf) -> float:
+    """The least mean loss over the ball: without the ball, or on its surface by a multiplier."""
+    rows = np.column_stack([X, np.ones(len(X))])
+
+    def solved(ridge: float) -> Floats:
+        def loss(theta: Floats) -> tuple[float, Floats]:
+            scores = rows @ theta
+            value = np.mean(np.logaddexp(0.0, scores) - y * scores) + ridge / 2 * theta @ theta
+            slope = rows.T @ (expit(scores) - y) / len(y) + ridge * theta
+            return float(value), slope
+
+        options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 2000}
+        start = np.zeros(rows.shape[1])
+        found: Floats = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
+        return found
+
+    low, high = 0.0, 1.0
+    if np.linalg.norm(solved(low)) <= radius:
+        return risk(solved(low), X, y)
+    for _ in range(60):
+        middle = (low + high) / 2
+        outside = np.linalg.norm(solved(middle)) > radius
+        low, high = (middle, high) if outside else (low, middle)
+        if high - low < 1e-9:
+            break
+    return risk(in_ball(solved(high), radius), X, y)
+
+
+def run(
+    data: Path | None = None,
+    out: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    seed: int = 0,
+    draws: int = 5,
+) -> dict[str, Any]:
+    """Mean excess risk along each sweep, the bound beside it, and the slopes of both."""
+    tell = progress or silent
+    results: list[dict[str, Any]] = []
+    points = [(name, value) for name, values in SWEEPS.items() for value in values]
+    for place, (name, value) in enumerate(points):
+        tell(place / len(points), f"{name} {value:g}")
+        setting = {**MIDDLE, name: value}
+        results += _point(name, setting, seed, draws)
+    slopes = {
+        name: {
+            of: _slope([r for r in results if r["sweep"] == name and r["method"] == "lecture"], of)
+            for of in ("mean", "bound")
+        }
+        for name in SWEEPS
+    }
+    above = [row for row in results if row["method"] == "lecture" and row["mean"] > row["bound"]]
+    figure = None if out is None else _figure(results, out / "dp-erm.png")
+    return {
+        "name": "dp-erm",
+        "data": "stand-in: rows on a sphere, labels of a logistic model",
+        "seeded": True,
+        "radius": RADIUS,
+        "results": results,
+        "slopes": slopes,
+        "means_above_the_bound": len(above),
+        "figure": figure,
+    }
+
+
+def _point(sweep: str, setting: dict[str, float], seed: int, draws: int) -> list[dict[str, Any]]:
+    rows, columns, epsilon = int(setting["rows"]), int(setting["columns"]), setting["epsilon"]
+    X, y = drawn(rows, columns, seed)
+    table = Table.from_arrays(X, y, row_norm=1.0, task="classification")
+    least = {"lecture": best_in_ball(X, y, RADIUS), "gd": best_in_ball(X, y)}
+    steps = balanced_steps(
+        rows=rows,
+        weights=columns + 1,
+        lipschitz=1.0,
+        reach=2.0,
+        mu=gaussian_mu(epsilon, DELTA),
+        most=MOST_STEPS,
+    )
+    found: dict[str, list[float]] = {"lecture": [], "gd": []}
+    bound = 0.0
+    for draw in range(draws):
+        for name, method in (
+            ("lecture", LectureConfig(radius=RADIUS, steps=steps)),
+            ("gd", "gd"),
+        ):
+            model = train(
+                table,
+                Budget(epsilon=epsilon, delta=DELTA),
+                method=method,
+                noise=noise_source(100_003 * seed + draw),
+            )
+            fit = model.fit  # type: ignore[attr-defined]
+            theta = np.append(fit.coef[0], fit.intercept[0])
+            found[name].append(risk(theta, X, y) - least[name])
+            bound = max(bound, float(model.details.get("error_bound", 0.0)))
+    return [
+        result_row(
+            name,
+            "train_excess_risk",
+            values,
+            epsilon=epsilon,
+            delta=DELTA,
+            relation="replace",
+            sweep=sweep,
+            rows=rows,
+            columns=columns,
+            steps=steps if name == "lecture" else model.details["steps"],
+            bound=bound if name == "lecture" else None,
+        )
+        for name, values in found.items()
+    ]
+
+
+def _slope(rows: list[dict[str, Any]], of: str) -> float:
+    axis = rows[0]["sweep"]
+    x, y = ([float(row[name]) for row in rows] for name in (axis, of))
+    return float(np.polyfit(np.log(x), np.log(np.maximum(y, 1e-12)), 1)[0])
+
+
+def _figure(results: list[dict[str, Any]], path: Path) -> str | None:
+    """Excess risk along each sweep with the bound; None where matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import NullLocator
+    except ModuleNotFoundError:
+        return None
+    figure = Figure(figsize=(10, 3.4), layout="constrained")
+    for place, name in enumerate(SWEEPS):
+        axes = figure.add_subplot(1, 3, place + 1)
+        for method, marker in (("lecture", "o"), ("gd", "s")):
+            own = [r for r in results if r["sweep"] == name and r["method"] == method]
+            x = [row[name] for row in own]
+            ball = method == "lecture"
+            label = "gd, the lecture's recipe" if ball else "gd, default (over the best of all)"
+            axes.plot(x, [max(row["mean"], 1e-4) for row in own], marker=marker, label=label)
+            if method == "lecture":
+                bound = [row["bound"] for row in own]
+                axes.plot(x, bound, color="black", linestyle=":", label="bound of Theorem 1")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xticks(SWEEPS[name], [f"{value:g}" for value in SWEEPS[name]])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel(name)
+        if place == 0:
+            axes.set_ylabel("excess risk over the best of the ball")
+            axes.legend(fontsize=7)
+    figure.savefig(path, dpi=150)
+    return str(path)
+
+
+def shown(result: dict[str, Any]) -> object:
+    """The table of the experiment, with its bound."""
+    from rich.console import Group
+    from rich.table import Table as Grid
+
+    grid = Grid(title=f"dp-erm ({result['data']})")
+    for heading in ("method", "rows", "columns", "epsilon", "excess risk", "std", "bound"):
+        grid.add_column(heading)
+    for row in result["results"]:
+        bound = "" if row["bound"] is None else f"{row['bound']:.4f}"
+        grid.add_row(
+            row["method"],
+            str(row["rows"]),
+            str(row["columns"]),
+            f"{row['epsilon']:g}",
+            f"{row['mean']:.4f}",
+            f"{row['std']:.4f}",
+            bound,
+        )
+    lines = [
+        f"slope in {name}: measured {each['mean']:+.2f}, bound {each['bound']:+.2f}"
+        for name, each in result["slopes"].items()
+    ]
+    return Group(grid, *lines, f"means above the bound: {result['means_above_the_bound']}")

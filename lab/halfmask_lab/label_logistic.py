@@ -1,0 +1,394 @@
+"""Logistic regression with private labels: excess risk against rows, columns and classes.
+
+F's case study. Algorithm 1 keeps amplification by sampling, so its excess risk falls with d/n²;
+noise in the span of one example's labels (`label-span`) is free of d, but grows with the number K
+of classes and falls slowly in n. Both claims are fitted as slopes on logarithmic axes, and every
+mean is held against the corrected bounds of methods.bounds. Rows are synthetic: unit vectors with a
+constant, labels drawn from a softmax model, each class with weights of norm 2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from halfmask.accounting.budget import Budget
+from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.ledger import MemoryLedger
+from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.release import Releaser
+from halfmask.methods import bounds
+from halfmask.methods.fitted import LinearFit, linear_method
+from halfmask.methods.sgd import SplitRows
+from halfmask.settings import config_for
+from halfmask.table import Blocks, Table
+from halfmask.types import Floats
+from halfmask_lab.results import Progress, result_row, silent
+
+METHODS = ("sgd", "one-shot", "label-span", "dp-sgd")
+DELTA = 1e-5
+_CLASS_NORM = 2.0
+_ROW_NORM = math.sqrt(2)  # a unit vector and the constant 1
+_SLOPE = math.sqrt(2)  # of the softmax loss
+_RATE = 1 / 16
+_LEARNING_RATE = 0.5  # half of 1/smoothness
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One synthetic problem."""
+
+    rows: int
+    columns: int
+    classes: int
+
+    @property
+    def radius(self) -> float:
+        """Of the ball: a quarter further out than the weights that drew the labels."""
+        return 1.25 * _CLASS_NORM * math.sqrt(self.classes)
+
+    @property
+    def parameters(self) -> int:
+        """The number of coefficients, which is the d of the bounds."""
+        return self.classes * (self.columns + 1)
+
+
+BASE = Setting(rows=2000, columns=10, classes=3)
+
+
+def run(
+    data: Path | None = None,
+    out: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    seed: int = 0,
+    draws: int = 5,
+    epsilon: float = 4.0,
+    steps: int = 1000,
+    base: Setting = BASE,
+    rows: tuple[int, ...] = (500, 1000, 2000, 4000, 8000),
+    columns: tuple[int, ...] = (5, 10, 20, 40),
+    classes: tuple[int, ...] = (3, 4, 6, 10, 16),
+    methods: tuple[str, ...] = METHODS,
+) -> dict[str, Any]:
+    """Mean excess risk of each method over noise draws, its bound, and the fitted slopes."""
+    tell = progress or silent
+    series = {
+        "rows": [Setting(rows=n, columns=base.columns, classes=base.classes) for n in rows],
+        "columns": [Setting(rows=base.rows, columns=d, classes=base.classes) for d in columns],
+        "classes": [Setting(rows=base.rows, columns=base.columns, classes=k) for k in classes],
+    }
+    settings = list(dict.fromkeys([base, *(s for each in series.values() for s in each)]))
+    measured: dict[tuple[str, Setting], list[float]] = {}
+    for place, setting in enumerate(settings):
+        tell(place / len(settings), f"n={setting.rows}, d={setting.columns}, K={setting.classes}")
+        for draw in range(draws):
+            problem = synthetic(setting, seed=1000 * seed + draw)
+            split = SplitRows.of(problem)
+            least = risk(split, minimum(split))
+            for method in methods:
+                releaser = Releaser(
+                    MemoryLedger(epsilon=epsilon, delta=DELTA), noise_source(1000 * seed + draw)
+                )
+                config = config_for(method, options_of(method, setting, steps))
+                fit = linear_method(method)(problem, releaser, config)
+                excess = risk(split, _weights(fit)) - least
+                measured.setdefault((method, setting), []).append(excess)
+    excess_rows: list[dict[str, Any]] = [
+        {
+            "method": method,
+            "rows": setting.rows,
+            "columns": setting.columns,
+            "classes": setting.classes,
+            "mean": float(np.mean(values)),
+            "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
+            "draws": len(values),
+            "bound": excess_bound(method, setting, epsilon=epsilon, steps=steps),
+        }
+        for (method, setting), values in measured.items()
+    ]
+    result: dict[str, Any] = {
+        "name": "label-logistic",
+        "data": "stand-in: synthetic rows, labels drawn from a softmax model",
+        "seeded": True,
+        "results": [
+            result_row(
+                method,
+                "train_objective",
+                measured[method, base],
+                epsilon=epsilon,
+                delta=DELTA,
+                relation="replace",
+            )
+            for method in methods
+        ],
+        "excess": excess_rows,
+        "slopes": {
+            method: {axis: _slope(measured, method, axis, each) for axis, each in series.items()}
+            for method in methods
+        },
+        "crossover": crossover(base, excess_rows, epsilon=epsilon, steps=steps),
+        "above_bound": sum(row["mean"] > row["bound"] for row in excess_rows),
+        "figure": None,
+    }
+    if out is not None:
+        result["figure"] = str(_figure(result, series, out / "label-logistic.png"))
+    return result
+
+
+def crossover(
+    base: Setting, excess: list[dict[str, Any]], *, epsilon: float, steps: int
+) -> dict[str, float | None]:
+    """From how many rows on Algorithm 1 has a lower excess risk than one label at a time.
+
+    `claimed` is F's √(d/K); `bounds` where the corrected bounds of both methods cross; `measured`
+    where the measured means do, None where they do not within the rows that were tried. Zero says
+    that sgd is lower from the fewest rows on.
+    """
+
+    def ratio(rows: int) -> float:
+        there = Setting(rows=rows, columns=base.columns, classes=base.classes)
+        sgd, span = (
+            excess_bound(method, there, epsilon=epsilon, steps=steps)
+            for method in ("sgd", "label-span")
+        )
+        return sgd / span
+
+    rows = {
+        method: sorted(
+            (row["rows"], row["mean"])
+            for row in excess
+            if row["method"] == method
+            and (row["columns"], row["classes"]) == (base.columns, base.classes)
+        )
+        for method in ("sgd", "label-span")
+    }
+    pairs = zip(rows["sgd"], rows["label-span"], strict=False)
+    gaps = [(math.log(n), math.log(one / other)) for (n, one), (_, other) in pairs]
+    return {
+        "claimed": math.sqrt(base.columns / base.classes),
+        "bounds": float(bounds.rows_for_error(ratio, 1.0)),
+        "measured": _first_below(gaps),
+    }
+
+
+def _first_below(gaps: list[tuple[float, float]]) -> float | None:
+    """Where a broken line over log rows falls below 0 for good; 0 where it never is above."""
+    above = [place for place, (_, gap) in enumerate(gaps) if gap > 0]
+    if not gaps or (above and above[-1] == len(gaps) - 1):
+        return None
+    if not above:
+        return 0.0
+    (low, high_gap), (high, low_gap) = gaps[above[-1]], gaps[above[-1] + 1]
+    return math.exp(low + (high - low) * high_gap / (high_gap - low_gap))
+
+
+def synthetic(setting: Setting, *, seed: int) -> Table:
+    """Rows of norm 1, all columns public, and labels from a softmax model."""
+    rng = np.random.default_rng([seed, setting.rows, setting.columns, setting.classes])
+    x = rng.normal(size=(setting.rows, setting.columns))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    weights = rng.normal(size=(setting.classes, setting.columns))
+    weights -= weights.mean(axis=0)
+    weights *= _CLASS_NORM * math.sqrt(setting.classes) / np.linalg.norm(weights)
+    scores = x @ weights.T
+    names = tuple(f"x{index}" for index in range(setting.columns))
+    return Table(
+        features=Blocks(public=x, private=np.zeros((setting.rows, 0))),
+        label=(scores + rng.gumbel(size=scores.shape)).argmax(axis=1),
+        unit=None,
+        rows=np.arange(setting.rows),
+        public_norm=1.0,
+        private_norm=0.0,
+        public_names=names,
+        private_names=(),
+        public_sources=names,
+        private_sources=(),
+        label_private=True,
+        task="classification",
+        classes=tuple(range(setting.classes)),
+        label_bounds=None,
+        max_rows=1,
+        schema=None,
+    )
+
+
+def risk(split: SplitRows, coef: Floats) -> float:
+    """The mean loss over all rows: not private."""
+    scores = np.hstack([split.public[:], split.private[:]]) @ coef.T
+    return float(np.mean(split.loss.value(scores, split.target)))
+
+
+def minimum(split: SplitRows) -> Floats:
+    """The coefficients of least risk, without privacy."""
+    from scipy.optimize import minimize
+
+    public = split.public[:]
+
+    def risk(flat: Floats) -> tuple[float, Floats]:
+        coef = flat.reshape(split.shape)
+        scores = public @ coef.T
+        slope = split.loss.slope(scores, split.target)
+        value = float(split.loss.value(scores, split.target).mean())
+        return value, (slope.T @ public / len(slope)).ravel()
+
+    start = np.zeros(split.shape).ravel()
+    found = minimize(
+        risk, start, jac=True, method="L-BFGS-B", options={"ftol": 1e-14, "gtol": 1e-9}
+    )
+    coef: Floats = found.x.reshape(split.shape)
+    return coef
+
+
+def options_of(method: str, setting: Setting, steps: int) -> dict[str, Any]:
+    """The settings under which the bounds were proved."""
+    if method == "one-shot":
+        return {}
+    if method == "label-span":
+        return {"order": "uniform", "aggregate": "average", "radius": setting.radius}
+    options = {
+        "rate": _RATE,
+        "steps": steps,
+        "learning_rate": _LEARNING_RATE,
+        "radius": setting.radius,
+        "aggregate": "tail",
+    }
+    # The longest gradient: clipping it would add an error that the bounds do not know.
+    return options if method == "sgd" else {**options, "clip_norm": _SLOPE * _ROW_NORM}
+
+
+def excess_bound(method: str, setting: Setting, *, epsilon: float, steps: int) -> float:
+    """The corrected bound on the mean excess risk of `method` in `setting`."""
+    mu = gaussian_mu(epsilon, DELTA)
+    radius = setting.radius
+    if method == "one-shot":
+        std = math.sqrt(2) * _ROW_NORM / mu
+        return bounds.excess_of_one_release(
+            radius=radius, parameters=setting.parameters, noise_std=std, rows=setting.rows
+        )
+    if method == "label-span":
+        from halfmask.methods.label_span import LabelSpanConfig, budget_shares
+
+        _, overhead = budget_shares(setting.rows, LabelSpanConfig(order="uniform"))
+        return bounds.excess_of_label_span(
+            radius=radius,
+            row_norm=_ROW_NORM,
+            slope_bound=_SLOPE,
+            directions=setting.classes - 1,
+            noise_std=math.sqrt(2) / mu,
+            overhead=overhead,
+            steps=setting.rows,
+        )
+    return _descent_bound(method, setting, epsilon, steps)
+
+
+def _descent_bound(method: str, setting: Setting, epsilon: float, steps: int) -> float:
+    """Theorem 2.4, whose tail starts anywhere in the ball (2M), or the bound for smooth losses."""
+    from halfmask.accounting.calibrate import noise_multiplier
+
+    split = method == "sgd"
+    noise = noise_multiplier(
+        Budget(epsilon=epsilon, delta=DELTA),
+        rate=_RATE,
+        steps=steps,
+        contribution="label" if split else "general",
+    )
+    clip = _ROW_NORM if split else _SLOPE * _ROW_NORM
+    std = bounds.noise_on_mean(
+        noise_multiplier=noise, clip_norm=clip, rate=_RATE, rows=setting.rows
+    )
+    sampling = bounds.sampling_variance(
+        private_lipschitz=clip,
+        rate=_RATE,
+        rows=setting.rows,
+        public_lipschitz=_ROW_NORM if split else 0.0,
+        public_batch=math.ceil(4 * _RATE * setting.rows),
+    )
+    theorem = bounds.excess_of_theorem_2_4(
+        radius=2 * setting.radius,
+        steps=steps - steps // 2,
+        learning_rate=_LEARNING_RATE,
+        second_moment=(_SLOPE * _ROW_NORM) ** 2 + sampling,
+        parameters=setting.parameters,
+        noise_std=std,
+    )
+    smooth = bounds.excess_of_smooth_tail(
+        radius=setting.radius,
+        steps=steps,
+        learning_rate=_LEARNING_RATE,
+        smoothness=0.5 * _ROW_NORM**2,
+        variance=setting.parameters * std**2 + sampling,
+    )
+    return min(theorem, smooth)
+
+
+def _weights(fit: LinearFit) -> Floats:
+    return np.hstack([fit.coef, fit.intercept[:, None]])
+
+
+def _slope(
+    measured: dict[tuple[str, Setting], list[float]],
+    method: str,
+    axis: str,
+    settings: list[Setting],
+) -> float | None:
+    """The exponent of `axis` in the mean excess risk, by least squares of logarithms."""
+    if len(settings) < 2:
+        return None
+    x = [math.log(getattr(setting, axis)) for setting in settings]
+    y = [math.log(float(np.mean(measured[method, setting]))) for setting in settings]
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def _mark(axes: Any, found: dict[str, float | None]) -> None:
+    """Where sgd is said to pass label-span, and where it does."""
+    names = {"claimed": "√(d/K), claimed", "bounds": "bounds cross", "measured": "means cross"}
+    for (name, words), line in zip(names.items(), ("--", ":", "-"), strict=True):
+        at = found[name]
+        if at:
+            axes.axvline(at, color="grey", linestyle=line, linewidth=1, label=f"{words}: {at:.3g}")
+
+
+def _figure(result: dict[str, Any], series: dict[str, list[Setting]], path: Path) -> Path:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
+
+    from halfmask.report.plots import SERIES, house_style
+
+    with house_style():
+        figure = Figure(figsize=(11, 4.2))
+        panels = figure.subplots(1, 3, sharey=True)
+        for axes, (axis, settings) in zip(panels, series.items(), strict=True):
+            for index, (method, slopes) in enumerate(result["slopes"].items()):
+                points = {
+                    getattr(setting, axis): row
+                    for setting in settings
+                    for row in result["excess"]
+                    if row["method"] == method
+                    and all(row[k] == getattr(setting, k) for k in ("rows", "columns", "classes"))
+                }
+                slope = slopes[axis]
+                named = method if slope is None else f"{method}: slope {slope:+.2f}"
+                colour, marker = SERIES[index], "os^D"[index]
+                means = [row["mean"] for row in points.values()]
+                limits = [row["bound"] for row in points.values()]
+                axes.plot(list(points), means, color=colour, marker=marker, label=named)
+                axes.plot(list(points), limits, color=colour, linestyle=":", linewidth=1)
+            if axis == "rows":
+                _mark(axes, result["crossover"])
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.set_xticks([getattr(setting, axis) for setting in settings], minor=False)
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.set_xlabel(axis)
+            axes.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+        panels[0].set_ylabel("excess risk (dotted: bound)")
+        figure.suptitle("Private labels: sampled sums fall with d/n², one label at a time does not")
+        figure.savefig(path, dpi=150)
+    return path

@@ -1,0 +1,187 @@
+"""`halfmask reproduce NAME` and `halfmask bench NAME`: published experiments run again, and times
+against others, side by side in one run. Both live in the lab (`lab/halfmask_lab`)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import click
+
+from halfmask.accounting.budget import printed
+from halfmask.cli.output import emit, json_option, note, reporting
+from halfmask.errors import InputError
+
+EXPERIMENTS = {
+    "dp-erm": "halfmask_lab.dp_erm",
+    "adult-erm": "halfmask_lab.adult_erm",
+    "adult-roles": "halfmask_lab.adult_roles",
+    "tables": "halfmask_lab.tables",
+    "peers": "halfmask_lab.peers",
+    "auto": "halfmask_lab.auto_truth",
+    "mnist-labels": "halfmask_lab.mnist_labels",
+    "label-logistic": "halfmask_lab.label_logistic",
+    "location30": "halfmask_lab.location30",
+    "purchase100": "halfmask_lab.purchase100",
+    "mnist-pixels": "halfmask_lab.mnist_pixels",
+    "a9a": "halfmask_lab.a9a",
+    "gisette": "halfmask_lab.gisette",
+}
+
+
+def found(module: str) -> Any:
+    """The module of an experiment or bench: of an installed lab, or of the folder beside src."""
+    beside = Path(__file__).parents[3] / "lab"
+    if find_spec("halfmask_lab") is None and (beside / "halfmask_lab").is_dir():
+        sys.path.append(str(beside))
+    if find_spec("halfmask_lab") is None:
+        raise InputError(
+            "Experiments and benchmarks are not part of the wheel: in a clone of the project, run "
+            "`pip install ./lab`."
+        )
+    return import_module(module)
+
+
+@click.command()
+@click.argument("name", type=click.Choice(list(EXPERIMENTS)))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    envvar="HALFMASK_DATA",
+    help="The folder of published files (or HALFMASK_DATA).",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Where the figure and JSON go.")
+@click.option(
+    "--unsafe-seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Seed of the noise; the epsilon printed is the calibrated one.",
+)
+@click.option("--draws", type=click.IntRange(min=1), help="Draws of the noise, to average over.")
+@click.option("--epsilon", "epsilons", type=float, multiple=True, help="May be repeated.")
+@click.option(
+    "--rows",
+    "train_rows",
+    type=click.IntRange(min=100),
+    help="Training rows of `purchase100` (the paper has 197,324: with the published file), "
+    "`mnist-pixels` and `location30`.",
+)
+@click.option(
+    "--table", "tables", multiple=True, help="Of `tables`, `auto`: one of them. May be repeated."
+)
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    help="Of `tables`, `auto`: all, half, features or label private. May be repeated.",
+)
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    help="Of `tables`: a method to judge, or dp-ebm (default: auto and dp-ebm). Of `auto`: one to "
+    "hold against it (default: all). May be repeated.",
+)
+@json_option
+def reproduce(
+    name: str,
+    data: Path | None,
+    out: Path | None,
+    unsafe_seed: int,
+    as_json: bool,
+    **part: Any,
+) -> None:
+    """Run the experiment NAME; ends within 40 minutes on two cores."""
+    module = found(EXPERIMENTS[name])
+    chosen = _chosen(name, module.run, part)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    with reporting(f"reproduce {name}") as report:
+        result: dict[str, Any] = module.run(data, out, report, seed=unsafe_seed, **chosen)
+    if out is not None:
+        import json
+
+        from halfmask.cli.output import plain
+        from halfmask.storage import write_text
+
+        path = out / f"{name}.json"
+        write_text(path, json.dumps(plain(result), indent=2))
+        note(f"Results written to {path}.")
+    shown = getattr(module, "shown", _results)
+    emit(result, shown(result), as_json)
+
+
+def _chosen(name: str, run: Callable[..., Any], part: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, where the experiment knows them."""
+    given = {option: value for option, value in part.items() if value not in (None, ())}
+    for option in given:
+        if option not in signature(run).parameters:
+            word = {"draws": "draws", "train_rows": "rows"}.get(option, option.removesuffix("s"))
+            raise InputError(f"reproduce {name} has no option --{word}: leave it out.")
+    return given
+
+
+def _results(result: dict[str, Any]) -> object:
+    from rich.table import Table
+
+    table = Table(title=f"{result['name']} ({result['data']})")
+    for heading in ("method", "epsilon", "delta", "relation", "metric", "mean", "std", "draws"):
+        table.add_column(heading)
+    for row in result["results"]:
+        epsilon = "none" if row["epsilon"] is None else printed(row["epsilon"])
+        delta = "" if row.get("delta") is None else f"{row['delta']:.3g}"
+        table.add_row(
+            row["method"],
+            epsilon,
+            delta,
+            row.get("relation") or "",
+            row["metric"],
+            f"{row['mean']:.4f}",
+            f"{row['std']:.4f}",
+            str(row["draws"]),
+        )
+    return table
+
+
+BENCHES = {
+    "linear": "halfmask_lab.bench_linear",
+    "step": "halfmask_lab.bench_step",
+    "admm": "halfmask_lab.bench_admm",
+    "scale": "halfmask_lab.bench_scale",
+}
+
+
+@click.command()
+@click.argument("name", type=click.Choice(list(BENCHES)))
+@click.option("--rows", type=int, help="Rows of the drawn file (scale alone).")
+@click.option("--columns", type=int, help="Columns of the drawn file (scale alone).")
+@json_option
+def bench(name: str, rows: int | None, columns: int | None, as_json: bool) -> None:
+    """Run the benchmark NAME; a ratio is the time of `what` over the time of `against`."""
+    module = found(BENCHES[name])
+    asked = {"rows": rows, "columns": columns}
+    sizes = {key: size for key, size in asked.items() if size is not None}
+    if sizes and name != "scale":
+        raise click.UsageError(f"--{next(iter(sizes))} is for bench scale alone.")
+    with reporting(f"bench {name}") as report:
+        result: dict[str, Any] = module.run(report, **sizes)
+    emit(result, _ratios(result), as_json)
+
+
+def _ratios(result: dict[str, Any]) -> object:
+    from rich.table import Table
+
+    what = "time" if result["name"] != "scale" else "cost"
+    table = Table(title=f"bench {result['name']}: {what} of what / {what} of against")
+    for heading in ("what", "against", "setting", "ratio", "low", "high"):
+        table.add_column(heading)
+    for row in result["ratios"]:
+        numbers = (f"{row[key]:.3g}" for key in ("ratio", "low", "high"))
+        table.add_row(row["what"], row["against"], str(row["setting"]), *numbers)
+    return table

@@ -1,0 +1,287 @@
+"""The ledger's promises: durable before release, and never overspent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halfmask.accounting.accountant import epsilon as account
+from halfmask.accounting.events import (
+    GaussianEvent,
+    PoissonGaussianEvent,
+    RandomisedResponseEvent,
+    covers,
+)
+from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.ledger import Ledger, MemoryLedger
+from halfmask.errors import AccountingError, BudgetExceededError, InputError, LedgerError
+from ledgers import SMALL, charged
+
+OLD_LEDGER = b"".join(
+    [
+        b'{"kind":"header","version":1,"epsilon":1.0,"delta":1e-06,"relation":"replace","c',
+        b'reated":"2026-11-16T21:53:44+00:00","id":"c1a58093ab0bf0ff626171c87def50ad","has',
+        b'h":"5d9a66feb5d8aa270b2630479475b892ab41731a4504b3aa6aef62c9b6d2b2a0"}\n',
+        b'{"seq":1,"time":"2026-11-16T21:53:47+00:00","what":"release 0","events":[{"kind"',
+        b':"gaussian","replace":0.02,"withhold":0.01,"count":1}],"previous":"5d9a66feb5d8a',
+        b'a270b2630479475b892ab41731a4504b3aa6aef62c9b6d2b2a0","hash":"7b0c8e2a64aaa82c469',
+        b'b990ac65df2c3f3f85518be05a9d3629629d8ed746a08"}\n',
+        b'{"seq":2,"time":"2026-11-16T21:53:47+00:00","what":"release 1","events":[{"kind"',
+        b':"gaussian","replace":0.02,"withhold":0.01,"count":1}],"previous":"7b0c8e2a64aaa',
+        b'82c469b990ac65df2c3f3f85518be05a9d3629629d8ed746a08","hash":"9b77171c767d2a79c09',
+        b'008f4e2f24ea9202ccd27f093a377858818b324a1fc84"}\n',
+    ]
+)
+OLD_HEAD = b"".join(
+    [
+        b'{"kind":"head","count":2,"hash":"9b77171c767d2a79c09008f4e2f24ea9202ccd27f093a37',
+        b'7858818b324a1fc84"}\n',
+    ]
+)
+
+
+def test_charges_survive_reopening_with_their_budget(ledger: Ledger) -> None:
+    events = [
+        SMALL,
+        PoissonGaussianEvent(noise_multiplier=8.0, rate=0.01, steps=3),
+        RandomisedResponseEvent(epsilon=0.1, categories=3),
+    ]
+    ledger.charge(events, 'class sums, "quoted" and über\nlines')
+    again = Ledger.open(ledger.path)
+    assert again.events() == tuple(events)
+    assert (again.epsilon, again.delta, again.relation) == (1.0, 1e-6, "replace")
+    assert again.entries()[0].what == 'class sums, "quoted" and über\nlines'
+    assert again.spent() == account(events, delta=1e-6, relation="replace")
+
+
+def test_composition_is_of_events_not_a_sum_of_epsilons(ledger: Ledger) -> None:
+    one = account([SMALL], delta=1e-6, relation="replace")
+    charged(ledger, 25)
+    together = GaussianEvent(replace=0.1, withhold=0.05)
+    assert ledger.spent() == pytest.approx(account([together], delta=1e-6, relation="replace"))
+    assert ledger.spent() < 25 * one / 3
+
+
+def test_new_ledger_has_spent_nothing(ledger: Ledger) -> None:
+    assert ledger.spent() == 0.0
+    assert ledger.events() == ()
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_overspending_is_refused_and_leaves_no_trace(tmp_path: Path, kind: str) -> None:
+    budget = {"epsilon": 1.0, "delta": 1e-6, "relation": "replace"}
+    book = Ledger.create(tmp_path / "l", **budget) if kind == "file" else MemoryLedger(**budget)
+    book.charge([GaussianEvent(replace=0.15, withhold=0.1)], "first")
+    with pytest.raises(BudgetExceededError) as refused:
+        book.charge([GaussianEvent(replace=0.3, withhold=0.1)], "second")
+    assert refused.value.exit_code == 3
+    for word in ("Budget: epsilon 1 ", "Spent: 0.6", "Asked:", "smaller epsilon", "epsilon 0.7"):
+        assert word in str(refused.value)
+    assert book.events() == (GaussianEvent(replace=0.15, withhold=0.1),)
+    book.charge([GaussianEvent(replace=0.1, withhold=0.1)], "smaller")
+    assert book.spent() <= 1.0
+
+
+def test_the_budget_is_that_of_the_ledgers_own_relation(tmp_path: Path) -> None:
+    event = GaussianEvent(replace=0.3, withhold=0.15)
+    kept = Ledger.create(tmp_path / "w", epsilon=1.0, delta=1e-6, relation="withhold")
+    kept.charge([event], "fits under withhold")
+    strict = Ledger.create(tmp_path / "r", epsilon=1.0, delta=1e-6, relation="replace")
+    with pytest.raises(BudgetExceededError):
+        strict.charge([event], "too much under replace")
+
+
+def test_a_charge_calibrated_to_the_whole_budget_fits(tmp_path: Path) -> None:
+    from halfmask.accounting.gaussian import gaussian_mu
+
+    mu = gaussian_mu(1.0, 1e-6)
+    book = Ledger.create(tmp_path / "l", epsilon=1.0, delta=1e-6, relation="replace")
+    book.charge([GaussianEvent(replace=mu / 7**0.5, withhold=mu / 2, count=7)], "all of it")
+    with pytest.raises(BudgetExceededError):
+        book.charge([GaussianEvent(replace=1e-3, withhold=1e-3)], "a little more")
+
+
+def test_numpy_numbers_in_events_are_stored_as_numbers(ledger: Ledger) -> None:
+    ledger.charge([GaussianEvent(replace=np.float32(0.01), withhold=0.0, count=np.int64(2))], "np")
+    (event,) = Ledger.open(ledger.path).events()
+    assert isinstance(event, GaussianEvent)
+    assert event.count == 2
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {"epsilon": 0.0, "delta": 1e-6},
+        {"epsilon": float("nan"), "delta": 1e-6},
+        {"epsilon": float("inf"), "delta": 1e-6},
+        {"epsilon": 1.0, "delta": 0.0},
+        {"epsilon": 1.0, "delta": 1.0},
+        {"epsilon": 1.0, "delta": 1e-6, "relation": "label"},
+    ],
+)
+def test_impossible_budgets_are_refused_before_a_file_exists(tmp_path: Path, budget: dict) -> None:
+    with pytest.raises(InputError):
+        Ledger.create(tmp_path / "l", **budget)
+    with pytest.raises(InputError):
+        MemoryLedger(**budget)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_create_never_replaces_anything(ledger: Ledger, tmp_path: Path) -> None:
+    charged(ledger)
+    before = ledger.path.read_bytes()
+    with pytest.raises(LedgerError, match="exists already"):
+        Ledger.create(ledger.path, epsilon=9.0, delta=1e-6)
+    other = tmp_path / "people.csv"
+    other.write_text("age,income\n")
+    with pytest.raises(LedgerError, match="exists already"):
+        Ledger.create(other, epsilon=9.0, delta=1e-6)
+    assert ledger.path.read_bytes() == before
+    assert other.read_text() == "age,income\n"
+
+
+def test_a_deleted_ledger_cannot_be_started_again_beside_its_head(ledger: Ledger) -> None:
+    charged(ledger)
+    ledger.path.unlink()
+    with pytest.raises(LedgerError, match="exists already"):
+        Ledger.create(ledger.path, epsilon=1.0, delta=1e-6)
+
+
+def test_open_or_create_insists_on_the_same_budget(tmp_path: Path) -> None:
+    path = tmp_path / "l"
+    first = Ledger.open_or_create(path, epsilon=1.0, delta=1e-6, relation="replace")
+    first.charge([SMALL], "one")
+    same = Ledger.open_or_create(path, epsilon=1.0, delta=1e-6, relation="replace")
+    assert same.events() == (SMALL,)
+    with pytest.raises(LedgerError, match="epsilon 2"):
+        Ledger.open_or_create(path, epsilon=2.0, delta=1e-6, relation="replace")
+
+
+def test_only_unsampled_gaussians_hold_under_adaptive_noise_levels(ledger: Ledger) -> None:
+    charged(ledger, 1)
+    assert ledger.holds_if_adaptive()
+    ledger.charge([PoissonGaussianEvent(noise_multiplier=9.0, rate=0.01)], "sampled")
+    assert not ledger.holds_if_adaptive()
+
+
+def test_lines_are_plain_json(ledger: Ledger) -> None:
+    charged(ledger, 1)
+    header, entry = (json.loads(line) for line in ledger.path.read_text().splitlines())
+    assert {"kind", "version", "epsilon", "delta", "relation", "created"} <= set(header)
+    assert {"seq", "time", "what", "events", "previous", "hash"} == set(entry)
+    assert entry["previous"] == header["hash"]
+
+
+def test_reading_a_ledger_loads_no_heavy_package() -> None:
+    program = (
+        "import sys, halfmask.accounting.ledger;"
+        "print([m for m in ('numpy', 'scipy', 'dp_accounting', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_seeded_charge_says_so_in_its_line_in_json_and_in_words(ledger: Ledger) -> None:
+    from click.testing import CliRunner
+
+    from halfmask.cli import main
+
+    ledger.charge([SMALL], "noise of the system")
+    ledger.charge([SMALL], "noise from a seed", seeded=True)
+    assert [entry.seeded for entry in Ledger.open(ledger.path).entries()] == [False, True]
+    _, plain, marked = (json.loads(line) for line in ledger.path.read_text().splitlines())
+    assert "seeded" not in plain
+    assert marked["seeded"] is True
+    shown = CliRunner().invoke(main, ["ledger", "show", str(ledger.path), "--json"])
+    assert [entry["seeded"] for entry in json.loads(shown.stdout)["entries"]] == [False, True]
+    words = CliRunner().invoke(main, ["ledger", "show", str(ledger.path)]).stdout
+    first, second = " ".join(words.split()).split("noise from a seed")
+    assert "noise of the system" in first
+    assert "NOT PRIVATE" not in first
+    assert "NOT PRIVATE" in second
+    text = ledger.path.read_text().replace('"seeded":true,', "")
+    ledger.path.write_text(text)
+    with pytest.raises(LedgerError, match="edited or damaged"):
+        Ledger.open(ledger.path)
+
+
+def test_a_ledger_written_before_there_were_marks_still_verifies(tmp_path: Path) -> None:
+    """These bytes were written by version 0.1."""
+    (tmp_path / "old.jsonl").write_bytes(OLD_LEDGER)
+    (tmp_path / "old.jsonl.head").write_bytes(OLD_HEAD)
+    book = Ledger.open(tmp_path / "old.jsonl")
+    assert [(entry.what, entry.seeded, entry.run) for entry in book.entries()] == [
+        ("release 0", False, None),
+        ("release 1", False, None),
+    ]
+    book.charge([SMALL], "and goes on", seeded=True)
+    assert len(Ledger.open(book.path).events()) == 3
+
+
+def test_what_has_begun_of_a_charge_costs_nothing_and_never_exceeds_it(tmp_path: Path) -> None:
+    steps = PoissonGaussianEvent(noise_multiplier=20.0, rate=0.1, steps=10)
+    part = PoissonGaussianEvent(noise_multiplier=20.0, rate=0.1, steps=4)
+    louder = PoissonGaussianEvent(noise_multiplier=10.0, rate=0.1, steps=1)
+    books = [
+        Ledger.create(tmp_path / "l", epsilon=1.0, delta=1e-6),
+        MemoryLedger(epsilon=1.0, delta=1e-6),
+    ]
+    for book in books:
+        whole = book.charge([SMALL], "not in parts")
+        number = book.charge([steps], "a run", run="name")
+        spent = book.spent()
+        book.begin_part(number, [part], "the first")
+        book.begin_part(number, [part], "the second")
+        for charge, event in ((number, part), (number, louder), (number, SMALL), (whole, SMALL)):
+            with pytest.raises(AccountingError):
+                book.begin_part(charge, [event], "too much")
+        with pytest.raises(AccountingError):
+            book.begin_part(9, [part], "of nothing")
+        assert book.spent() == spent
+        assert book.events() == (SMALL, steps)
+    chain = Ledger.open(tmp_path / "l").verify()
+    assert len(chain.entries) == 4
+    assert chain.begun(2) == (part, part)
+
+
+@given(
+    squares=st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=6),
+    pieces=st.integers(1, 50),
+    more=st.floats(1e-9, 1.0),
+)
+def test_a_plan_covers_its_parts_in_any_cut_and_nothing_beyond(
+    squares: list[float], pieces: int, more: float
+) -> None:
+    paid = [GaussianEvent(replace=s, withhold=s / 2, count=pieces) for s in squares]
+    cut = [GaussianEvent(replace=s, withhold=s / 2) for s in squares for _ in range(pieces)]
+    assert covers(paid, cut)
+    assert covers(cut, paid)
+    assert not covers(paid, [*cut, GaussianEvent(replace=more, withhold=0.0)])
+    assert not covers(paid, [RandomisedResponseEvent(epsilon=more, categories=2)])
+
+
+@given(st.floats(0.05, 0.95), st.floats(0.3, 4.0), st.sampled_from(["replace", "withhold"]))
+def test_what_is_left_fits_and_hardly_more_does(part: float, total: float, relation: str) -> None:
+    """What is left is told as a training may ask for it, not as a difference of epsilons."""
+    budget = {"epsilon": total, "delta": 1e-6, "relation": relation}
+
+    def mu(epsilon: float) -> GaussianEvent:
+        value = gaussian_mu(epsilon, 1e-6)
+        return GaussianEvent(replace=value, withhold=value)
+
+    book = MemoryLedger(**budget)
+    assert book.room() == total
+    book.charge([mu(part * total)], "first")
+    left = book.room()
+    assert left >= (1 - part) * total * (1 - 1e-3)
+    with pytest.raises(BudgetExceededError):
+        book.check_room([mu(1.01 * left)])
+    book.charge([mu(left)], "second")
+    assert book.room() < 0.02 * total

@@ -1,0 +1,155 @@
+"""Whatever changes in a ledger, its head or its place is noticed and named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from halfmask.accounting.ledger import Ledger, head_path, parse_chain, read_head
+from halfmask.errors import LedgerError
+from ledgers import SMALL, charged
+
+
+def test_every_changed_byte_is_noticed(ledger: Ledger) -> None:
+    charged(ledger)
+    content, head = ledger.path.read_bytes(), read_head(ledger.path)
+    parse_chain(content, head, "data.jsonl")
+    for position in range(len(content)):
+        for flip in (0x01, 0x20, 0x80):
+            edited = bytearray(content)
+            edited[position] ^= flip
+            with pytest.raises(LedgerError, match=r"data\.jsonl"):
+                parse_chain(bytes(edited), head, "data.jsonl")
+
+
+def test_every_truncation_is_noticed(ledger: Ledger) -> None:
+    charged(ledger)
+    content, head = ledger.path.read_bytes(), read_head(ledger.path)
+    for length in range(len(content)):
+        with pytest.raises(LedgerError):
+            parse_chain(content[:length], head, "data.jsonl")
+    ledger.path.write_bytes(content[: content.rindex(b'{"seq":3')])
+    with pytest.raises(LedgerError, match="truncated: it ends after line 3, but 3 charges"):
+        Ledger.open(ledger.path)
+    with pytest.raises(LedgerError, match="truncated"):
+        ledger.charge([SMALL], "on a truncated ledger")
+
+
+def test_removed_exchanged_and_repeated_lines_are_named(ledger: Ledger) -> None:
+    charged(ledger)
+    header, one, two, three = ledger.path.read_bytes().splitlines(keepends=True)
+    for lines, number in (
+        ([header, two, three], 2),
+        ([header, one, three], 3),
+        ([header, two, one, three], 2),
+        ([header, one, one, two, three], 3),
+    ):
+        ledger.path.write_bytes(b"".join(lines))
+        with pytest.raises(LedgerError, match=f"line {number}, does not follow"):
+            Ledger.open(ledger.path)
+
+
+def test_an_edited_line_is_named_with_what_to_do(ledger: Ledger) -> None:
+    charged(ledger)
+    content = ledger.path.read_text().replace("release 1", "release 9")
+    ledger.path.write_text(content)
+    with pytest.raises(LedgerError, match=r"line 3, was edited .* Restore"):
+        Ledger.open(ledger.path)
+
+
+def test_a_rewritten_chain_does_not_fit_its_head(ledger: Ledger, tmp_path: Path) -> None:
+    charged(ledger)
+    forged = Ledger.create(tmp_path / "forged", epsilon=1.0, delta=1e-6)
+    charged(forged)
+    ledger.path.write_bytes(forged.path.read_bytes())
+    Ledger.open(forged.path)
+    with pytest.raises(
+        LedgerError, match=r"line 4, is not the line that data.jsonl.head remembers"
+    ):
+        Ledger.open(ledger.path)
+
+
+def test_a_missing_damaged_or_old_head_is_noticed(ledger: Ledger) -> None:
+    head = head_path(ledger.path)
+    old = head.read_bytes()
+    charged(ledger)
+    new = head.read_bytes()
+    head.write_bytes(old)
+    with pytest.raises(LedgerError, match="older than the ledger"):
+        Ledger.open(ledger.path)
+    for damage in (b"", b"\x00" * 20, b"[]", b'{"count":3}', new[:-1], new.replace(b"3", b"2", 1)):
+        head.write_bytes(damage)
+        with pytest.raises(LedgerError):
+            Ledger.open(ledger.path)
+    head.unlink()
+    with pytest.raises(LedgerError, match=r"\.head is missing"):
+        Ledger.open(ledger.path)
+    head.write_bytes(new)
+    assert len(Ledger.open(ledger.path).events()) == 3
+
+
+def test_an_older_copy_of_both_files_is_noticed_by_whoever_has_it_open(ledger: Ledger) -> None:
+    charged(ledger)
+    copies = ledger.path.read_bytes(), head_path(ledger.path).read_bytes()
+    ledger.charge([SMALL], "forgotten by the copies")
+    ledger.path.write_bytes(copies[0])
+    head_path(ledger.path).write_bytes(copies[1])
+    with pytest.raises(LedgerError, match="older copy"):
+        ledger.charge([SMALL], "another")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"age,income\n1,2\n",
+        b'{"kind": "model"}\n',
+        b"\x00" * 64,
+        b"\xff\xfe\n",
+        b"",
+        b"[1]\n",
+        b'{"kind":"header",\n',
+        b'{"kind":"header","version":1}\n',
+        b'{"kind":"header",' + b"[" * 100_000 + b"\n",
+    ],
+)
+def test_other_files_are_not_ledgers(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "other"
+    path.write_bytes(content)
+    with pytest.raises(LedgerError, match="other"):
+        Ledger.open(path)
+
+
+def test_a_newer_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from halfmask.accounting import ledger as ledger_chain
+
+    monkeypatch.setattr(ledger_chain, "VERSION", 2)
+    Ledger.create(tmp_path / "l", epsilon=1.0, delta=1e-6)
+    monkeypatch.undo()
+    with pytest.raises(LedgerError, match="version 2"):
+        Ledger.open(tmp_path / "l")
+
+
+def test_paths_that_cannot_hold_a_ledger(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="There is no ledger nothing"):
+        Ledger.open(tmp_path / "nothing")
+    with pytest.raises(LedgerError, match="folder"):
+        Ledger.create(tmp_path / "missing" / "l", epsilon=1.0, delta=1e-6)
+    with pytest.raises(LedgerError):
+        Ledger.open(tmp_path)
+    with pytest.raises(LedgerError):
+        Ledger.create(tmp_path, epsilon=1.0, delta=1e-6)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(LedgerError, match="regular file"):
+        Ledger.open(tmp_path / "pipe")
+    with pytest.raises(LedgerError, match="regular file"):
+        Ledger.open("/dev/null")
+
+
+def test_a_link_shares_the_ledger_and_its_head(ledger: Ledger, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(ledger.path)
+    Ledger.open(link).charge([SMALL], "through the link")
+    assert ledger.events() == (SMALL,)
+    assert not (tmp_path / "link.head").exists()

@@ -1,0 +1,183 @@
+"""Ways in and out: pipes, separators, headers, spreadsheets, and files that are there already."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow.csv
+import pytest
+from click.testing import CliRunner, Result
+
+from halfmask.cli import main
+from halfmask.data.reading import column_names, read_frame
+from halfmask.datasets import load_adult
+from halfmask.errors import DataError
+
+TRAIN, TEST, CENSUS = load_adult()
+
+
+def halfmask(*words: object, **given: Any) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words], **given)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("doors")
+    pyarrow.csv.write_csv(TRAIN.slice(0, 500), folder / "people.csv")
+    pyarrow.csv.write_csv(TEST.slice(0, 20), folder / "new.csv")
+    (folder / "people.toml").write_text(CENSUS.to_toml())
+    words = ("--schema", folder / "people.toml", "--epsilon", 4, "--out", folder / "model")
+    done = halfmask("train", folder / "people.csv", *words)
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+def test_rows_come_through_standard_input_once(model: Path) -> None:
+    """A real pipe, which cannot be read a second time, for commands that look at a file twice."""
+    source = [sys.executable, "-c", "from halfmask.cli import main; main()"]
+    rows = (model / "people.csv").read_bytes()
+    for words in (
+        ["predict", str(model / "model"), "-"],
+        ["check", "-", "--schema", str(model / "people.toml")],
+        ["init", "-", "--label", "income"],
+    ):
+        done = subprocess.run([*source, *words], input=rows, capture_output=True, timeout=120)
+        assert done.returncode == 0, done.stderr.decode()
+        assert done.stdout
+
+
+def test_a_named_pipe_is_read_once(model: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "rows"
+    os.mkfifo(pipe)
+    writer = threading.Thread(
+        target=lambda: pipe.write_bytes((model / "people.csv").read_bytes()), daemon=True
+    )
+    writer.start()
+    words = ("--schema", model / "people.toml", "--epsilon", 4, "--out", tmp_path / "m")
+    done = halfmask("train", pipe, *words)
+    assert done.exit_code == 0, done.output
+    writer.join(5)
+
+
+def test_bars_separate_too(tmp_path: Path) -> None:
+    (tmp_path / "bars.csv").write_text("a|b,c|d\n1|2|3\n")
+    assert read_frame(tmp_path / "bars.csv").column_names == ["a", "b,c", "d"]
+
+
+def test_a_header_twice_is_named_by_position(tmp_path: Path) -> None:
+    (tmp_path / "twice.csv").write_text("a,b,a,c,b\n1,2,3,4,5\n")
+    with pytest.raises(DataError, match=r"'a' twice \(columns 1 and 3\), 'b' twice \(columns 2"):
+        read_frame(tmp_path / "twice.csv")
+    with pytest.raises(DataError, match="columns 1 and 3"):
+        column_names(tmp_path / "twice.csv")
+
+
+def test_all_missing_columns_are_named_at_once(model: Path, tmp_path: Path) -> None:
+    pyarrow.csv.write_csv(TEST.slice(0, 5).select(["age", "sex"]), tmp_path / "few.csv")
+    done = halfmask("predict", model / "model", tmp_path / "few.csv")
+    assert done.exit_code == 2
+    for name in ("'workclass'", "'education'", "'race'"):
+        assert name in done.stderr
+
+
+def test_a_spreadsheet_is_answered_with_advice(tmp_path: Path) -> None:
+    (tmp_path / "people.xlsx").write_bytes(b"PK\x03\x04rest of a zip file")
+    done = halfmask("init", tmp_path / "people.xlsx", "--label", "y")
+    assert done.exit_code == 2
+    assert "save the sheet as CSV" in done.stderr
+
+
+def test_predictions_do_not_replace_a_file_silently(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scores.csv"
+    out.write_text("mine")
+    words = ("predict", model / "model", model / "new.csv", "--out", out)
+    done = halfmask(*words)
+    assert done.exit_code == 2
+    assert "--overwrite" in done.stderr
+    assert out.read_text() == "mine"
+    assert halfmask(*words, "--overwrite").exit_code == 0
+    assert out.read_text() != "mine"
+
+
+def test_a_demo_without_figures_writes_markdown(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from halfmask.cli.demo import written_report
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else real(name)
+    )
+    page = written_report(model / "model")
+    assert page.suffix == ".md"
+    assert "What is promised" in page.read_text()
+
+
+def test_an_interrupted_training_that_released_nothing_leaves_nothing(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from halfmask import training
+
+    def interrupted(*args: Any, **given: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "train", interrupted)
+    words = ("--schema", model / "people.toml", "--epsilon", 4, "--out", tmp_path / "m")
+    done = halfmask("train", model / "people.csv", *words)
+    assert done.exit_code == 130
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_name_with_a_dot_is_told_to_be_quoted(tmp_path: Path) -> None:
+    (tmp_path / "dots.csv").write_text("a.b,y\n1,no\n2,yes\n")
+    label = '[label]\nname = "y"\nrole = "private"\nclasses = ["no", "yes"]\n'
+    column = 'role = "private"\nkind = "number"\nbounds = [0, 9]\n'
+    (tmp_path / "s.toml").write_text(f"{label}[columns.a.b]\n{column}")
+    words = ("check", tmp_path / "dots.csv", "--schema", tmp_path / "s.toml")
+    told = " ".join(halfmask(*words).output.split())
+    assert """write [columns."a.b"]""" in told
+    (tmp_path / "s.toml").write_text(f'{label}[columns."a.b"]\n{column}')
+    assert halfmask(*words).exit_code == 0
+    template = halfmask("init", tmp_path / "dots.csv", "--label", "y").stdout
+    assert '[columns."a.b"]' in template
+
+
+def test_a_plan_follows_the_number_of_public_columns() -> None:
+    size = ("plan", "--rows", 20000, "--columns", 20, "--epsilon", 1, "--delta", "1e-6")
+    found = [halfmask(*size, "--public", public, "--json").stdout for public in (0, 5, 15)]
+    assert len(set(found)) == 3
+
+
+def test_what_is_left_in_a_ledger_is_what_still_fits(model: Path, tmp_path: Path) -> None:
+    """To the last digit that is shown; and no line is longer than a terminal."""
+    book = tmp_path / "book"
+    halfmask("ledger", "create", book, "--epsilon", 2, "--delta", "1e-6")
+    words = ("train", model / "people.csv", "--schema", model / "people.toml", "--method", "gd")
+    words = (*words, "--ledger", book, "--epsilon")
+    assert halfmask(*words, 1, "--out", tmp_path / "a").exit_code == 0
+    shown = halfmask("ledger", "show", book).stdout
+    left = float(shown.partition("a training with epsilon ")[2].split()[0])
+    assert left > 1
+    assert max(len(line) for line in shown.splitlines() if str(book) not in line) <= 80
+    assert halfmask(*words, left + 0.001, "--out", tmp_path / "b").exit_code == 3
+    assert halfmask(*words, left, "--out", tmp_path / "b").exit_code == 0
+
+
+def test_a_model_that_is_a_constant_is_called_so(tmp_path: Path) -> None:
+    rows = "\n".join(f"{place % 9},{'yes' if place % 3 else 'no'}" for place in range(60))
+    (tmp_path / "few.csv").write_text(f"x,y\n{rows}\n")
+    (tmp_path / "s.toml").write_text(
+        '[label]\nname = "y"\nrole = "private"\nclasses = ["no", "yes"]\n'
+        '[columns.x]\nrole = "private"\nkind = "number"\nbounds = [0, 9]\n'
+    )
+    words = ("--schema", tmp_path / "s.toml", "--epsilon", 0.5, "--out", tmp_path / "m")
+    said = halfmask("train", tmp_path / "few.csv", *words)
+    assert said.exit_code == 0, said.output
+    assert "This model is a constant" in said.stdout
+    assert max(len(line) for line in said.stdout.splitlines() if str(tmp_path) not in line) <= 80
