@@ -327,3 +327,27 @@ def test_ctrl_c_while_a_model_is_written_waits_until_it_is_whole(
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
     assert done.returncode == 130, done.stderr
     Model.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_ctrl_c_between_the_last_release_and_the_model_says_what_it_costs(
+    folder: Path, tmp_path: Path, shared: bool
+) -> None:
+    """The data set's ledger keeps the charge, and no empty folder stays behind."""
+    Ledger.create(tmp_path / "book", epsilon=1.0, delta=1e-6)
+    program = (
+        "import signal, halfmask.training as t\nfrom halfmask.cli import main\n"
+        "real = t.train\n"
+        "def ended(*given, **named):\n"
+        "    real(*given, **named)\n    signal.raise_signal(signal.SIGINT)\n"
+        "t.train = ended\nmain()"
+    )
+    words = ["train", str(folder / "people.csv"), "--schema", str(folder / "people.toml")]
+    words += ["--epsilon", "1", "--method", "gd", "--out", "m", "--json"]
+    words += ["--ledger", "book"] if shared else []
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert "stays spent" in done.stderr
+    assert_whole(tmp_path, done.returncode, done.stdout, done.stderr)
+    assert (tmp_path / "m").exists() != shared

@@ -93,6 +93,7 @@ def train(
         if leads:
             note(f"Method {choice.method}: {choice.reason}.")
             _warn(delta, rows, unsafe_seed)
+        charged = ledger_file or out / OWN
         started = time.perf_counter()
         with _ledger(out, ledger_file, budget, leads) as ledger:
             model = fit(
@@ -105,15 +106,14 @@ def train(
                 ranks=ranks,
                 checkpoint=None if ranks else out / CHECKPOINT,
             )
-        if not leads:
-            return
-    seconds = whole_seconds(started)
-    charged = ledger_file or out / OWN
-    with after_this():
-        _save(model, out)
-        for stored in (out / CHECKPOINT, (out / CHECKPOINT).with_suffix(RUN)):
-            stored.unlink(missing_ok=True)
-        link_ledger(out, charged)
+            seconds = whole_seconds(started)
+            if not leads:
+                return
+            with after_this():
+                _save(model, out)
+                for stored in (out / CHECKPOINT, (out / CHECKPOINT).with_suffix(RUN)):
+                    stored.unlink(missing_ok=True)
+                link_ledger(out, charged)
     covered = covered_scores(model.details)
     compared = without_privacy(table) if reference else None
     result = {
@@ -189,8 +189,11 @@ def _ledger(
         if ledger is None or not _charged(out, ledger):
             if fresh and out.exists():
                 shutil.rmtree(out)
-        elif isinstance(error, KeyboardInterrupt):
-            note(_stays_charged(out, ledger))
+        elif not (out / "model.json").exists():
+            if isinstance(error, KeyboardInterrupt):
+                note(_stays_charged(out, ledger))
+            if fresh and not any(out.iterdir()):  # what is spent stands in the data set's ledger
+                out.rmdir()
         raise
 
 
