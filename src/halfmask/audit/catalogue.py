@@ -35,8 +35,7 @@ def game_named(name: str, *, epsilon: float, delta: float, relation: Relation) -
         if found is not None:
             if relation != "replace":
                 raise InputError(f"{name!r} is a claim about replacement: leave --relation out.")
-            make = found.unsound if prefix == _REFUTED else found.corrected
-            return make(claim)
+            return found.make(claim, corrected=prefix == _CORRECTED)
     raise InputError(
         f"Unknown mechanism {name!r}.{suggest(name, names())} `halfmask audit --list` names all."
     )

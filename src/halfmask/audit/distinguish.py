@@ -15,7 +15,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -26,7 +26,6 @@ from scipy.stats import beta
 from halfmask.accounting import accountant
 from halfmask.accounting.budget import printed, printed_room
 from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEvent, Relation
-from halfmask.accounting.events import RandomisedResponseEvent as Answer
 from halfmask.errors import AccountingError, InputError
 from halfmask.progress import forked_pool
 from halfmask.types import Floats
@@ -54,17 +53,8 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """The finding as a JSON object."""
-        return {
-            "mechanism": self.mechanism,
-            "claimed": self.claimed,
-            "lower_bound": self.lower_bound,
-            "confidence": self.confidence,
-            "relation": self.relation,
-            "refuted": self.refuted,
-            "delta": self.delta,
-            "runs": self.runs,
-            **self.details,
-        }
+        told = {**vars(self), "refuted": self.refuted}
+        return told | told.pop("details")
 
     def text(self) -> str:
         """The finding in words."""
@@ -126,32 +116,15 @@ def direct_epsilon(
 
 def with_less_noise(events: Sequence[Event], scale: float) -> tuple[Event, ...]:
     """The same events with every noise divided by `scale`."""
-    changed: list[Event] = []
-    for event in events:
+
+    def less(event: Event) -> Event:
         if isinstance(event, GaussianEvent):
-            changed.append(
-                GaussianEvent(
-                    replace=event.replace * scale,
-                    withhold=event.withhold * scale,
-                    count=event.count,
-                )
-            )
-        elif isinstance(event, PoissonGaussianEvent):
-            changed.append(
-                PoissonGaussianEvent(
-                    noise_multiplier=event.noise_multiplier / scale,
-                    rate=event.rate,
-                    steps=event.steps,
-                    contribution=event.contribution,
-                )
-            )
-        else:
-            changed.append(
-                Answer(
-                    epsilon=event.epsilon * scale, categories=event.categories, count=event.count
-                )
-            )
-    return tuple(changed)
+            return replace(event, replace=event.replace * scale, withhold=event.withhold * scale)
+        if isinstance(event, PoissonGaussianEvent):
+            return replace(event, noise_multiplier=event.noise_multiplier / scale)
+        return replace(event, epsilon=event.epsilon * scale)
+
+    return tuple(less(event) for event in events)
 
 
 def curve_epsilon(
@@ -259,10 +232,6 @@ class Trials:
     second: Bits
     scores: Floats
 
-    def first(self, count: int) -> Trials:
-        """The first `count` runs."""
-        return Trials(second=self.second[:count], scores=self.scores[:count])
-
 
 def distinguish(
     game: Game,
@@ -290,10 +259,7 @@ def distinguish(
             start = _PILOT + (1 - _PILOT) * (share - wanted / (runs - pilot_size))
             width = (1 - _PILOT) * wanted / (runs - pilot_size)
             more = play(wanted, lambda part: _tell(report, start + width * part, "counting"))  # noqa: B023
-            done = Trials(
-                second=np.concatenate([done.second, more.second]),
-                scores=np.concatenate([done.scores, more.scores]),
-            )
+            done = _joined([done, more])
             found = judge(game, done, thresholds, alpha=alpha, confidence=confidence)
             # Each look holds with its own share of the error, so their maximum holds with all of
             # it.

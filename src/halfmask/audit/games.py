@@ -110,8 +110,7 @@ class FitGame:
         return once if same else None
 
     def _ledger(self) -> MemoryLedger:
-        budget = self.budget
-        return MemoryLedger(epsilon=budget.epsilon, delta=budget.delta, relation=budget.relation)
+        return MemoryLedger.of(self.budget)
 
     def _recorder(self) -> Recorder:
         given: dict[str, Any] = {"whole_plan": True, "last": self._end}

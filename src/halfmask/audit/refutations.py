@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,8 @@ from numpy.typing import NDArray
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.events import (
+    Contribution,
+    Event,
     GaussianEvent,
     PoissonGaussianEvent,
     RandomisedResponseEvent,
@@ -38,8 +39,30 @@ from halfmask.vertical.channel import Message
 _CERTAIN_RUNS = 4_000
 
 
-def _certain_game(name: str, corrected: bool) -> str:
+def _named(name: str, corrected: bool) -> str:
     return f"{'corrected' if corrected else 'refuted'}-{name}"
+
+
+def _game(
+    name: str,
+    corrected: bool,
+    claim: Budget,
+    event: Event,
+    run: Callable[[bool], float],
+    *,
+    runs: int = _CERTAIN_RUNS,
+    accounted: Relation = "replace",
+) -> Game:
+    """What all games here share: one row is replaced, and `event` is charged for it."""
+    return ScoreGame(
+        mechanism=_named(name, corrected),
+        relation="replace",
+        accounted=accounted,
+        delta=claim.delta,
+        events=(event,),
+        runs=runs,
+        run=run,
+    )
 
 
 def lemma_1(
@@ -66,7 +89,7 @@ def column_space_noise(claim: Budget, *, corrected: bool) -> Game:
     blocks = np.array([[1.0], [1.0]]), np.array([[1.0], [-1.0]])
     target = np.array([1.0, 0.5])
     if corrected:
-        return one_share(_certain_game("column-space-noise", True), *blocks, target, claim)
+        return one_share(_named("column-space-noise", True), *blocks, target, claim)
     bound = lemma_1(
         columns=1, rho=1.0, strength=1.0, curvature=1.0, parties=2, norm_bound=math.sqrt(2)
     )
@@ -79,22 +102,12 @@ def column_space_noise(claim: Budget, *, corrected: bool) -> Game:
             blocks[second],
             strength=1.0,
             noise=ShareNoise(kind="as-written", std=std),
-            releaser=Releaser(
-                MemoryLedger(epsilon=claim.epsilon, delta=claim.delta), noise_source()
-            ),
+            releaser=Releaser(MemoryLedger.of(claim), noise_source()),
         )
         share = party.share(residual=-target, dual=np.zeros(2), rho=1.0, divisor=1)
         return float(abs(share[0] - share[1]) - abs(share[0] + share[1]))
 
-    return ScoreGame(
-        mechanism=_certain_game("column-space-noise", False),
-        relation="replace",
-        accounted="replace",
-        delta=claim.delta,
-        events=(GaussianEvent(replace=mu, withhold=mu),),
-        runs=_CERTAIN_RUNS,
-        run=run,
-    )
+    return _game("column-space-noise", False, claim, GaussianEvent(replace=mu, withhold=mu), run)
 
 
 def dual_labels(claim: Budget, *, corrected: bool) -> Game:
@@ -109,23 +122,15 @@ def dual_labels(claim: Budget, *, corrected: bool) -> Game:
         labels = np.array([1.0 if second else 0.0, 1.0, 0.0])
         targets = 2 * labels - 1
         if corrected:
-            ledger = MemoryLedger(epsilon=claim.epsilon, delta=claim.delta, relation="replace")
-            door = Releaser(ledger, noise_source())
-            targets = hide_labels(labels, epsilon=claim.epsilon, releaser=door).signed
+            releaser = Releaser(MemoryLedger.of(claim), noise_source())
+            targets = hide_labels(labels, epsilon=claim.epsilon, releaser=releaser).signed
         party = _Listener(np.array([[1.0], [0.5], [-0.5]]))
         run_admm(party, targets, AdmmConfig(loss="squared", rounds=2))
         # The first dual of the squared loss falls as the label rises.
         return -float(party.duals[0][0]) if len(party.duals) else 0.0
 
-    return ScoreGame(
-        mechanism=_certain_game("dual-labels", corrected),
-        relation="replace",
-        accounted="replace",
-        delta=claim.delta,
-        events=(RandomisedResponseEvent(epsilon=claim.epsilon, categories=2),),
-        runs=_CERTAIN_RUNS,
-        run=run,
-    )
+    event = RandomisedResponseEvent(epsilon=claim.epsilon, categories=2)
+    return _game("dual-labels", corrected, claim, event, run)
 
 
 class _Listener:
@@ -164,15 +169,8 @@ def one_byte_seed(claim: Budget, *, corrected: bool) -> Game:
         first, other = (np.abs(guess - seen).max(axis=1).min() for guess in guesses)
         return float(first - other)
 
-    return ScoreGame(
-        mechanism=_certain_game("one-byte-seed", corrected),
-        relation="replace",
-        accounted="replace",
-        delta=claim.delta,
-        events=(GaussianEvent(replace=mu, withhold=mu / 2),),
-        runs=_CERTAIN_RUNS,
-        run=run,
-    )
+    event = GaussianEvent(replace=mu, withhold=mu / 2)
+    return _game("one-byte-seed", corrected, claim, event, run)
 
 
 def dropped_rows(claim: Budget, *, corrected: bool) -> Game:
@@ -200,25 +198,20 @@ def dropped_rows(claim: Budget, *, corrected: bool) -> Game:
         counts = {table.n for table in tables}
         assert len(counts) == 1, "the number of rows depends on a private cell"
         sums = tables[0].private.sum(axis=0), tables[1].private.sum(axis=0)
-        return fit_game(
-            _certain_game("dropped-rows", True), claim, sums, released_sum, runs=_CERTAIN_RUNS
-        )
+        return fit_game(_named("dropped-rows", True), claim, sums, released_sum, runs=_CERTAIN_RUNS)
 
     def run(second: bool) -> float:
         kept = [dose for dose in cells[second] if dose is not None]
-        ledger = MemoryLedger(epsilon=1.01 * claim.epsilon, delta=claim.delta, relation="replace")
-        released_sum(np.array([sum(kept)]), Releaser(ledger, noise_source()))
+        released_sum(np.array([sum(kept)]), _roomy(claim))
         return 0.5 * len(label) - len(kept) + 1.0  # the number of rows is printed as public
 
-    return ScoreGame(
-        mechanism=_certain_game("dropped-rows", False),
-        relation="replace",
-        accounted="replace",
-        delta=claim.delta,
-        events=(GaussianEvent(replace=mu, withhold=mu / 2),),
-        runs=_CERTAIN_RUNS,
-        run=run,
-    )
+    return _game("dropped-rows", False, claim, GaussianEvent(replace=mu, withhold=mu / 2), run)
+
+
+def _roomy(claim: Budget) -> Releaser:
+    """For one release that spends the claim to its last digit."""
+    roomy = replace(claim, epsilon=1.01 * claim.epsilon)
+    return Releaser(MemoryLedger.of(roomy), noise_source())
 
 
 _RATE, _STEPS = 1 / 16, 8
@@ -232,9 +225,7 @@ _RUNS = 8_000
 
 
 def _calibrated(claim: Budget, *, rate: float = _RATE, steps: int = _STEPS) -> PoissonGaussianEvent:
-    noise = noise_multiplier(
-        Budget(epsilon=claim.epsilon, delta=claim.delta), rate=rate, steps=steps
-    )
+    noise = noise_multiplier(claim, rate=rate, steps=steps)
     return PoissonGaussianEvent(noise_multiplier=noise, rate=rate, steps=steps)
 
 
@@ -278,15 +269,7 @@ def shared_batch(claim: Budget, *, corrected: bool) -> Game:
             return _unknown(seen, event.rate, std)
         return _known(seen, public[:, 0], 2.0, std)
 
-    return ScoreGame(
-        mechanism=_named("shared-batch", corrected),
-        relation="replace",
-        accounted="replace",
-        delta=claim.delta,
-        events=(event,),
-        runs=_RUNS,
-        run=run,
-    )
+    return _game("shared-batch", corrected, claim, event, run, runs=_RUNS)
 
 
 def lipschitz(claim: Budget, *, corrected: bool) -> Game:
@@ -295,18 +278,9 @@ def lipschitz(claim: Budget, *, corrected: bool) -> Game:
     The paper accounts σ/L_f as a noise multiplier. The twin clips the whole contribution to C = 1
     and accounts σ/C, so that the common part is the same as the rest.
     """
-    steps = _STEPS
-    relation = "replace" if corrected else "withhold"
-    noise = noise_multiplier(
-        Budget(
-            epsilon=claim.epsilon,
-            delta=claim.delta,
-            relation="replace" if corrected else "withhold",
-        ),
-        rate=_RATE,
-        steps=steps,
-    )
-    event = PoissonGaussianEvent(noise_multiplier=noise, rate=_RATE, steps=steps)
+    accounted: Relation = "replace" if corrected else "withhold"
+    event = _calibrated(replace(claim, relation=accounted))
+    noise = event.noise_multiplier
     common = 20 * noise
     contribution = np.array([common, 0.5])
     if corrected:
@@ -319,8 +293,8 @@ def lipschitz(claim: Budget, *, corrected: bool) -> Game:
         value = took_part[:, None] * (contribution if second else opposite)
         seen = add_gaussian(value, noise, source)
         if not corrected:
-            shown = seen[:, 0] > common / 2
-            return _known(seen[:, 1], shown, 1.0, noise)
+            took_part = seen[:, 0] > common / 2
+            return _known(seen[:, 1], took_part, 1.0, noise)
         score = 0.0
         for mean, sign in ((contribution, 1), (opposite, -1)):
             tilt = (seen @ mean - 0.5) / noise**2
@@ -328,19 +302,11 @@ def lipschitz(claim: Budget, *, corrected: bool) -> Game:
             score += sign * float(mixed.sum())
         return score
 
-    return ScoreGame(
-        mechanism=_named("lipschitz", corrected),
-        relation="replace",
-        accounted="replace" if relation == "replace" else "withhold",
-        delta=claim.delta,
-        events=(event,),
-        runs=_RUNS,
-        run=run,
-    )
+    return _game("lipschitz", corrected, claim, event, run, runs=_RUNS, accounted=accounted)
 
 
 def embeddings(claim: Budget, *, corrected: bool) -> Game:
-    """A noisy embedding a row of the batch, with the row's place in it; the twin claims rate 1."""
+    """One noisy embedding per row of a batch, with the row's place; the twin claims rate 1."""
     event = _calibrated(claim)
     std = event.noise_multiplier
     charged = event
@@ -355,15 +321,7 @@ def embeddings(claim: Budget, *, corrected: bool) -> Game:
         sent = add_gaussian(embedded, std, source)
         return _known(sent[:, 0], batches[:, 0], 2.0, std)
 
-    return ScoreGame(
-        mechanism=_named("embeddings", corrected),
-        relation="replace",
-        accounted="replace",
-        delta=claim.delta,
-        events=(charged,),
-        runs=_RUNS,
-        run=run,
-    )
+    return _game("embeddings", corrected, claim, charged, run, runs=_RUNS)
 
 
 def batch_size(claim: Budget, *, corrected: bool) -> Game:
@@ -385,84 +343,57 @@ def batch_size(claim: Budget, *, corrected: bool) -> Game:
         seen = add_gaussian(batches[:, 1:].sum(axis=1) + own, std, source)
         return float(_mixture(seen - size, -2.0, event.rate, std).sum())
 
-    return ScoreGame(
-        mechanism=_named("batch-size", corrected),
-        relation="replace",
-        accounted="replace",
-        delta=claim.delta,
-        events=(event,),
-        runs=4 * _RUNS,
-        run=run,
-    )
-
-
-def _named(name: str, corrected: bool) -> str:
-    return f"{'corrected' if corrected else 'refuted'}-{name}"
+    return _game("batch-size", corrected, claim, event, run, runs=4 * _RUNS)
 
 
 # --- Mistakes about how far one row moves a sum: the noise is too small for it.
 
 
 def _opposite_steps(
-    name: str, event: PoissonGaussianEvent, delta: float, accounted: Relation, runs: int
+    name: str,
+    corrected: bool,
+    claim: Budget,
+    *,
+    runs: tuple[int, int],
+    accounted: Relation = "replace",
+    contribution: Contribution = "general",
 ) -> Game:
     """One full-batch step of the package; the canary contributes +C or -C."""
+    noise = noise_multiplier(
+        replace(claim, relation=accounted), rate=1.0, steps=1, contribution=contribution
+    )
+    event = PoissonGaussianEvent(noise_multiplier=noise, rate=1.0, contribution=contribution)
 
     def run(second: bool) -> float:
-        ledger = MemoryLedger(epsilon=1e6, delta=delta, relation="replace")
+        ledger = MemoryLedger(epsilon=1e6, delta=claim.delta)
         step = Releaser(ledger, noise_source()).poisson_steps(
             rows=1,
-            rate=event.rate,
+            rate=1.0,
             clip_norm=1.0,
-            noise_multiplier=event.noise_multiplier,
+            noise_multiplier=noise,
             steps=1,
-            contribution=event.contribution,
+            contribution=contribution,
             what="gradient canaries",
         )
         return float(step.release(Canary(value=np.array([1.0 if second else -1.0])))[0])
 
-    return ScoreGame(
-        mechanism=name,
-        relation="replace",
-        accounted=accounted,
-        delta=delta,
-        events=(event,),
-        runs=runs,
-        run=run,
-    )
+    wanted = enough_runs(claim.epsilon, least=runs[0], most=runs[1])
+    return _game(name, corrected, claim, event, run, runs=wanted, accounted=accounted)
 
 
 def add_remove(claim: Budget, *, corrected: bool) -> Game:
     """Noise for a withheld row, said to protect a replaced one; the twin accounts replacement."""
     accounted: Relation = "replace" if corrected else "withhold"
-    noise = noise_multiplier(
-        Budget(epsilon=claim.epsilon, delta=claim.delta, relation=accounted), rate=1.0, steps=1
-    )
-    event = PoissonGaussianEvent(noise_multiplier=noise, rate=1.0, steps=1)
-    name = f"{'corrected' if corrected else 'refuted'}-add-remove"
     return _opposite_steps(
-        name, event, claim.delta, accounted, enough_runs(claim.epsilon, least=10_000, most=24_000)
+        "add-remove", corrected, claim, runs=(10_000, 24_000), accounted=accounted
     )
 
 
 def label_binary(claim: Budget, *, corrected: bool) -> Game:
     """Contributions ±x/2 of one weight vector, accounted as if they were orthogonal."""
-    contribution = "general" if corrected else "label"
-    noise = noise_multiplier(
-        Budget(epsilon=claim.epsilon, delta=claim.delta),
-        rate=1.0,
-        steps=1,
-        contribution="general" if corrected else "label",
-    )
-    event = PoissonGaussianEvent(
-        noise_multiplier=noise,
-        rate=1.0,
-        steps=1,
-        contribution="general" if contribution == "general" else "label",
-    )
-    name = f"{'corrected' if corrected else 'refuted'}-label-binary"
+    contribution: Contribution = "general" if corrected else "label"
     return _opposite_steps(
-        name, event, claim.delta, "replace", enough_runs(claim.epsilon, least=24_000, most=80_000)
+        "label-binary", corrected, claim, runs=(24_000, 80_000), contribution=contribution
     )
 
 
@@ -479,8 +410,7 @@ def learnt_bounds(claim: Budget, *, corrected: bool) -> Game:
         column = np.append(others, 1e6 if second else 0.0)
         low, high = (0.0, 1.0) if corrected else (column.min(), column.max())
         scaled = 2 * (np.clip(column, low, high) - low) / (high - low) - 1
-        ledger = MemoryLedger(epsilon=1.01 * claim.epsilon, delta=claim.delta, relation="replace")
-        released = Releaser(ledger, noise_source()).gaussian(
+        released = _roomy(claim).gaussian(
             np.array([scaled.sum()]),
             sensitivity=Sensitivity.of_clipped_sum(1.0),
             noise_std=2.0 / mu,
@@ -490,82 +420,63 @@ def learnt_bounds(claim: Budget, *, corrected: bool) -> Game:
         sign = 1.0 if corrected else -1.0
         return sign * (float(released[0]) - middle)
 
-    return ScoreGame(
-        mechanism=f"{'corrected' if corrected else 'refuted'}-learnt-bounds",
-        relation="replace",
-        accounted="replace",
-        delta=claim.delta,
-        events=(GaussianEvent(replace=mu, withhold=mu / math.sqrt(2)),),
-        runs=4_000,
-        run=run,
-    )
+    event = GaussianEvent(replace=mu, withhold=mu / math.sqrt(2))
+    return _game("learnt-bounds", corrected, claim, event, run)
 
 
-Make = Callable[[Budget], Game]
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Refutation:
-    """A mistake in one sentence, and the two games, made from the claim."""
+    """A mistake in one sentence; `make(claim, corrected=...)` is its game, or its twin's."""
 
+    make: Callable[..., Game]
     mistake: str
-    unsound: Make
-    corrected: Make
-
-
-def _both(make: Callable[..., Game], mistake: str) -> Refutation:
-    return Refutation(
-        mistake=mistake,
-        unsound=partial(make, corrected=False),
-        corrected=partial(make, corrected=True),
-    )
 
 
 REFUTATIONS: dict[str, Refutation] = {
-    "shared-batch": _both(
+    "shared-batch": Refutation(
         shared_batch,
         "the public gradient is taken on the private batch, which it reveals, and amplification by "
         "sampling is claimed all the same",
     ),
-    "lipschitz": _both(
+    "lipschitz": Refutation(
         lipschitz,
         "noise is scaled to the difference L_f of two private gradients, while what they have in "
         "common is larger and shows who took part (the proof of Theorem 2.1 of F)",
     ),
-    "column-space-noise": _both(
+    "column-space-noise": Refutation(
         column_space_noise,
         "noise on the coefficients never leaves the column space of the private block (Eq. 8 of A)",
     ),
-    "add-remove": _both(
+    "add-remove": Refutation(
         add_remove,
         "the epsilon of a withheld row is quoted for a replaced one: a factor of two is missing",
     ),
-    "dual-labels": _both(
+    "dual-labels": Refutation(
         dual_labels,
         "labels stay at the central node, but the dual it broadcasts has their signs (A)",
     ),
-    "embeddings": _both(
+    "embeddings": Refutation(
         embeddings,
         "noisy embeddings are sent row by row, which shows the batch, and amplification is claimed",
     ),
-    "one-byte-seed": _both(
+    "one-byte-seed": Refutation(
         one_byte_seed, "the noise is drawn from a seed of one byte: 256 guesses undo it"
     ),
-    "learnt-bounds": _both(
+    "learnt-bounds": Refutation(
         learnt_bounds,
         "the bounds of a private column are learnt from the column and taken as known",
     ),
-    "batch-size": _both(
+    "batch-size": Refutation(
         batch_size,
         "the realised size of the private batch is printed: the batch is then one without "
         "replacement",
     ),
-    "label-binary": _both(
+    "label-binary": Refutation(
         label_binary,
         "the accounting of orthogonal label contributions is used for a single-vector binary head, "
         "whose two contributions are opposite",
     ),
-    "dropped-rows": _both(
+    "dropped-rows": Refutation(
         dropped_rows,
         "rows with a missing private cell are dropped, and the number of rows counts as public",
     ),
