@@ -25,6 +25,7 @@ from halfmask import estimators as all_estimators
 from halfmask.accounting.ledger import Ledger, MemoryLedger
 from halfmask.errors import BudgetExceededError, DataError, InputError
 from halfmask.estimators import SpendsAgainWarning, UncoveredStepWarning
+from halfmask.methods.gd import GdConfig
 from halfmask.schema import Column, Label, Schema
 
 # Noise is seeded and small, and rows keep their length: the checks ask whether an estimator behaves
@@ -65,6 +66,16 @@ def test_scikit_learn_accepts_it(estimator: Any, check: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpendsAgainWarning)
         check(estimator)
+
+
+def test_an_estimator_of_one_method_takes_its_configurations_alone() -> None:
+    rows = np.random.default_rng(0).uniform(-1, 1, (40, 2))
+    label = (rows[:, 0] > 0).astype(int)
+    few = all_estimators.GDClassifier(method=GdConfig(steps=3), unsafe_seed=0).fit(rows, label)
+    assert few.method_ == "gd"
+    assert few.model_.details["steps"] <= 3
+    with pytest.raises(InputError, match="GDClassifier is for 'gd', got method 'sgd'"):
+        all_estimators.GDClassifier(method="sgd").fit(rows, label)
 
 
 def frame(n: int = 300) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,18 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, Update
+from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, ShareNoiseName, Update
 from halfmask.vertical.fdml import FdmlConfig
 from halfmask.vertical.files import PartyColumns, VerticalTable
 from halfmask.vertical.simulation import (
     Simulation,
-    SimulationBudget,
     simulate_admm,
     simulate_experts,
     simulate_fdml,
 )
 from halfmask_lab.loaders import load_a9a
 from halfmask_lab.results import Progress, result_row, silent
-from halfmask_lab.vertical_runs import choose_rho, choose_step_size, draw
+from halfmask_lab.vertical_runs import choose_rho, choose_step_size, draw, repeated, test_loss
 
 SPLIT = 66
 # One-hot groups of Adult behind the two halves: a row has at most one 1 in each of them.
@@ -89,13 +89,12 @@ def _side_by_side(blocks: list[Any]) -> Any:
 def run(
     data: Path | None = None,
     out: Path | None = None,
-    progress: Progress | None = None,
+    tell: Progress = silent,
     *,
     seed: int = 0,
     draws: int = 10,
 ) -> dict[str, Any]:
     """Every curve and every number; test rows are used for nothing but the test loss."""
-    tell = progress or silent
     task = a9a_task(data)
     tell(0.0, "baselines")
     levels = baselines(task)
@@ -156,12 +155,6 @@ def run(
     }
 
 
-def test_loss(simulation: Simulation) -> float:
-    """The last test loss, which every run here has."""
-    assert simulation.test_loss is not None
-    return simulation.test_loss
-
-
 def rounds_to(simulation: Simulation, level: float) -> int | None:
     """The first round from which the test loss stays at or below `level`."""
     losses = [record["test_loss"] for record in simulation.history]
@@ -179,81 +172,49 @@ def _noisy(
     """
     rows: list[dict[str, Any]] = []
     curves: dict[str, tuple[Mapping[str, float], ...]] = {}
+    drawn = partial(repeated, delta=DELTA, seed=seed, draws=draws)
 
     def add(name: str, runs: list[Simulation], epsilon: float | None, **more: Any) -> None:
-        delta, relation = (None, None) if epsilon is None else (DELTA, "replace")
         losses = [test_loss(run) for run in runs]
-        rows.append(
-            result_row(
-                name, "log_loss", losses, epsilon=epsilon, delta=delta, relation=relation, **more
-            )
-        )
-        shown = "no ε" if epsilon is None else f"ε = {epsilon:g}"
-        curves[f"{name}, {shown}"] = runs[0].history
+        rows.append(result_row(name, "log_loss", losses, epsilon, DELTA, **more))
+        told = "no ε" if epsilon is None else f"ε = {epsilon:g}"
+        curves[f"{name}, {told}"] = runs[0].history
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DivergenceWarning)
-        for std, (update, rho) in product(AS_WRITTEN_STDS, rhos.items()):
-            config = AdmmConfig(
-                rho=rho,
-                rounds=ROUNDS,
-                update=update,
-                strength=STRENGTH,
-                noise="as-written",
-                noise_std=std,
-            )
-            runs = [simulate_admm(task, config, budget=_budget(1.0, seed, d)) for d in range(draws)]
-            name = f"admm-as-written-noise-{std:g}"
-            name += "" if update == "sharing" else "-and-update"
-            add(name, runs, None, why="one share reveals the table")
-        for epsilon in (8.0, 1.0):
-            for kind, strength in (("row", 10.0), ("column", 1e4)):
-                config = AdmmConfig(
-                    rho=RHO,
-                    rounds=3,
-                    strength=strength,
-                    noise=kind,  # type: ignore[arg-type]
-                )
-                runs = [
-                    simulate_admm(task, config, budget=_budget(epsilon, seed, d))
-                    for d in range(draws)
-                ]
-                more = {"person_epsilon": runs[0].costs["person"]}
-                if kind == "column":
-                    more["column_epsilon"] = runs[0].costs["column"]
-                add(f"admm-{kind}-noise", runs, epsilon, **more)
-            sgd = [
-                simulate_fdml(
-                    task,
-                    FdmlConfig(epochs=2, batch=2048, step_size=0.05),
-                    budget=_budget(epsilon, seed, d),
-                )
-                for d in range(draws)
-            ]
-            add("fdml-sgd", sgd, epsilon, person_epsilon=sgd[0].costs["person"])
+    common = AdmmConfig(rounds=ROUNDS, strength=STRENGTH)
+    for std, (update, rho) in product(AS_WRITTEN_STDS, rhos.items()):
+        config = replace(common, rho=rho, update=update, noise="as-written", noise_std=std)
+        name = f"admm-as-written-noise-{std:g}"
+        name += "" if update == "sharing" else "-and-update"
+        runs = drawn(simulate_admm, task, config, epsilon=1.0)
+        add(name, runs, None, why="one share reveals the table")
+    for epsilon in (8.0, 1.0):
+        kinds: dict[ShareNoiseName, float] = {"row": 10.0, "column": 1e4}
+        for kind, strength in kinds.items():
+            config = AdmmConfig(rho=RHO, rounds=3, strength=strength, noise=kind)
+            runs = drawn(simulate_admm, task, config, epsilon=epsilon)
+            more = {"person_epsilon": runs[0].costs["person"]}
+            if kind == "column":
+                more["column_epsilon"] = runs[0].costs["column"]
+            add(f"admm-{kind}-noise", runs, epsilon, **more)
+        sgd_config = FdmlConfig(epochs=2, batch=2048, step_size=0.05)
+        sgd = drawn(simulate_fdml, task, sgd_config, epsilon=epsilon)
+        add("fdml-sgd", sgd, epsilon, person_epsilon=sgd[0].costs["person"])
     return rows, curves
 
 
 def _experts(
     task: VerticalTable, epsilon: float, label_private: bool, seed: int, draws: int
 ) -> dict[str, Any]:
-    runs = [
-        simulate_experts(task, budget=_budget(epsilon, seed, d), label_private=label_private)
-        for d in range(draws)
-    ]
+    given: dict[str, Any] = {"epsilon": epsilon, "delta": DELTA, "seed": seed, "draws": draws}
+    runs = repeated(simulate_experts, task, label_private=label_private, **given)
     return result_row(
         "experts-private-label" if label_private else "experts",
         "log_loss",
         [test_loss(run) for run in runs],
-        epsilon=epsilon,
-        delta=DELTA,
-        relation="replace",
+        epsilon,
+        DELTA,
         label="private" if label_private else "public",
         person_epsilon=runs[0].costs["person"],
         label_epsilon=runs[0].costs["label"],
         all_columns_epsilon=runs[0].costs["columns at all parties"],
     )
-
-
-def _budget(epsilon: float, seed: int, draw: int) -> SimulationBudget:
-    return SimulationBudget(epsilon=epsilon, delta=DELTA, unsafe_seed=1000 * seed + draw)

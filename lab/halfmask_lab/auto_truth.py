@@ -27,7 +27,7 @@ _METRIC = {"classification": "log_loss", "regression": "r2"}
 def run(
     data: Path | None = None,
     out: Path | None = None,
-    progress: Progress | None = None,
+    tell: Progress = silent,
     *,
     seed: int = 0,
     draws: int = 2,
@@ -40,7 +40,6 @@ def run(
     check_among("table", tables, TABLES)
     check_among("role", roles, ROLES)
     check_among("method", methods, METHODS)
-    tell = progress or silent
     loaded = {name: load_rows(name, data) for name in tables}
     named = ["auto", *(method for method in methods if method != "auto")]
     jobs = [
@@ -79,9 +78,8 @@ def run(
                 cell.method,
                 metric := _METRIC[loaded[cell.table].task],
                 values if metric == "log_loss" else [-value for value in values],
-                epsilon=cell.epsilon,
-                delta=DELTA,
-                relation="replace",
+                cell.epsilon,
+                DELTA,
                 table=cell.table,
                 role=cell.role,
             )

@@ -17,6 +17,7 @@ from halfmask.vertical.admm import AdmmConfig, AdmmState, run_admm
 from halfmask.vertical.admm_party import AdmmParty
 from halfmask.vertical.channel import LocalChannel
 from halfmask_lab.loaders import load_a9a, load_gisette_rebuilt
+from halfmask_lab.results import Progress, ratio_row, silent
 
 
 @dataclass
@@ -102,7 +103,6 @@ class Prototype:
 # smaller table because it takes minutes.
 
 
-Progress = Callable[[float, str], None]
 AGAINST = "A's prototype"
 RHO, STRENGTH = 0.25, 1.0
 # Beyond the caches from the smallest on: the step out of them is no growth of the algorithm.
@@ -113,9 +113,8 @@ COLUMNS, TURNS, LARGEST_ROUNDS = 20, 5, 3
 TIGHT_ROWS = 2000
 
 
-def run(progress: Progress | None = None) -> dict[str, Any]:
+def run(tell: Progress = silent) -> dict[str, Any]:
     """Everything that `halfmask bench admm --json` prints."""
-    tell = progress or (lambda share, text: None)
     ratios, setups = [], {}
     for place, (name, load, cuts, rounds) in enumerate(
         (
@@ -178,12 +177,10 @@ def _against_prototype(
         started = time.perf_counter()
         prototype.round()
         theirs.append(time.perf_counter() - started)
+    setting = f"{name}, one round, {len(blocks)} parties, default tolerances"
     each = np.array(ours) / np.array(theirs)
     row = {
-        "what": "halfmask",
-        "against": AGAINST,
-        "setting": f"{name}, one round, {len(blocks)} parties, default tolerances",
-        "ratio": float(np.median(ours) / np.median(theirs)),
+        **ratio_row("halfmask", AGAINST, setting, ours, theirs),
         "low": float(each.min()),
         "high": float(each.max()),
         "seconds": float(np.median(ours)),
@@ -268,16 +265,9 @@ def _large_round() -> dict[str, Any]:
         for side in sides.values():
             side.block.scores(side.block.correlate(targets))
         products.append(time.perf_counter() - started)
-    each = np.array(whole) / np.array(products)
-    return {
-        "what": "halfmask",
-        "against": "the matrix products of a round",
-        "setting": "8 parties, 200,000 rows x 400 columns",
-        "ratio": float(np.median(whole) / np.median(products)),
-        "low": float(np.quantile(each, 0.1)),
-        "high": float(np.quantile(each, 0.9)),
-        "seconds": float(np.median(whole)),
-    }
+    setting = "8 parties, 200,000 rows x 400 columns"
+    row = ratio_row("halfmask", "the matrix products of a round", setting, whole, products)
+    return {**row, "seconds": float(np.median(whole))}
 
 
 def _exponent(seconds: Mapping[int, Sequence[float]]) -> float:

@@ -22,17 +22,16 @@ from halfmask.datasets import all_private, load_adult
 from halfmask.mechanisms.noise import noise_source
 from halfmask.table import Encoder, Table
 from halfmask.training import train
+from halfmask_lab.results import Progress, accuracy, ratio_row, silent
 
-Progress = Callable[[float, str], None]
 Contenders = dict[str, Callable[[], Callable[[], float]]]
 
 OURS = ("additive", "one-shot", "gd")
 DATA = "HALFMASK_DATA"
 
 
-def run(progress: Progress | None = None, rounds: int = 7) -> dict[str, Any]:
+def run(tell: Progress = silent, rounds: int = 7) -> dict[str, Any]:
     """Time everything and return what `halfmask bench linear --json` prints."""
-    tell = progress or (lambda share, text: None)
     train_frame, test_frame, schema = load_adult()
     encoder = Encoder.fit(all_private(schema), train_frame)
     adult = _contenders(encoder.encode(train_frame), encoder.encode(test_frame))
@@ -44,7 +43,7 @@ def run(progress: Progress | None = None, rounds: int = 7) -> dict[str, Any]:
     else:
         left_out.append({"setting": "diabetes", "reason": f"{DATA} names no folder of files"})
     ratios: list[dict[str, Any]] = []
-    accuracy: dict[str, dict[str, float]] = {}
+    right: dict[str, dict[str, float]] = {}
     medians: dict[str, dict[str, float]] = {}
     for place, (name, contenders) in enumerate(settings.items()):
 
@@ -53,12 +52,12 @@ def run(progress: Progress | None = None, rounds: int = 7) -> dict[str, Any]:
 
         seconds, reached = _timed(contenders, rounds, told)
         ratios += _ratios(seconds, f"{name}, epsilon 1, every column and the label private")
-        accuracy[name] = {each: float(np.mean(values)) for each, values in reached.items()}
+        right[name] = {each: float(np.mean(values)) for each, values in reached.items()}
         medians[name] = {each: float(np.median(values)) for each, values in seconds.items()}
     return {
         "name": "linear",
         "ratios": ratios,
-        "accuracy": accuracy,
+        "accuracy": right,
         "seconds": medians,
         "left_out": left_out,
     }
@@ -82,19 +81,11 @@ def _timed(
 
 def _ratios(seconds: dict[str, list[float]], setting: str) -> list[dict[str, Any]]:
     return [
-        {
-            "what": what,
-            "against": against,
-            "setting": setting,
-            "ratio": float(np.median(seconds[what]) / np.median(seconds[against])),
-            "low": float(np.quantile(each, 0.1)),
-            "high": float(np.quantile(each, 0.9)),
-        }
+        ratio_row(what, against, setting, seconds[what], seconds[against])
         for what in OURS
         if what in seconds
         for against in seconds
         if against not in OURS
-        for each in [np.array(seconds[what]) / np.array(seconds[against])]
     ]
 
 
@@ -102,7 +93,7 @@ def _ours(table: Table, test: Table, method: str) -> Callable[[], float]:
     model = train(
         table, Budget(epsilon=1.0, delta=1 / table.n**2), method=method, noise=noise_source()
     )
-    return lambda: float((model.probabilities(test).argmax(1) == test.label).mean())
+    return lambda: accuracy(model, test)
 
 
 def _patients(folder: Path) -> Contenders:

@@ -23,8 +23,7 @@ import numpy as np
 
 from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
-
-Progress = Callable[[float, str], None]
+from halfmask_lab.results import Progress, silent
 
 ROWS, COLUMNS = 2_000_000, 20
 _TEST_ROWS = 200_000
@@ -32,13 +31,10 @@ _DRAWN_AT_ONCE = 1 << 18
 OURS, TREES, PLAIN = "halfmask", "boosted trees", "logistic regression"
 
 
-def run(
-    progress: Progress | None = None, rows: int = ROWS, columns: int = COLUMNS
-) -> dict[str, Any]:
+def run(tell: Progress = silent, rows: int = ROWS, columns: int = COLUMNS) -> dict[str, Any]:
     """Measure everything and return what `halfmask bench scale --json` prints."""
     if rows < 1000 or columns < 2:
         raise InputError("Expected at least 1,000 rows and 2 columns.")
-    tell = progress or (lambda share, text: None)
     found: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         tell(0.02, "drawing rows")

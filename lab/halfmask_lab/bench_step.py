@@ -23,6 +23,7 @@ from torch.nn import functional
 from halfmask.mechanisms.noise import add_gaussian, noise_source
 from halfmask.neural.ghost import MlpGradients, StructuredRows
 from halfmask.neural.network import FlatParameters, Mlp
+from halfmask_lab.results import Progress, silent
 
 Step = Callable[[], None]
 
@@ -198,8 +199,6 @@ def quiet(function: Callable[..., Any], *arguments: Any) -> Any:
 # of the same round.
 
 
-Progress = Callable[[float, str], None]
-
 SIZES = (512, 2048, 12_333)
 OURS = {
     "dp-sgd step": dp_sgd,
@@ -230,11 +229,10 @@ class _Timing:
         return statistics.median(second for second in self.seconds if second is not None)
 
 
-def run(progress: Progress | None = None, rounds: int = 25) -> dict[str, Any]:
+def run(tell: Progress = silent, rounds: int = 25) -> dict[str, Any]:
     """Time everything and return what `halfmask bench step --json` prints."""
     import torch
 
-    tell = progress or (lambda share, text: None)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     ratios: list[dict[str, Any]] = []

@@ -85,13 +85,12 @@ def best_in_ball(X: Floats, y: NDArray[np.int64], radius: float = math.inf) -> f
 def run(
     data: Path | None = None,
     out: Path | None = None,
-    progress: Progress | None = None,
+    tell: Progress = silent,
     *,
     seed: int = 0,
     draws: int = 5,
 ) -> dict[str, Any]:
     """Mean excess risk along each sweep, the bound beside it, and the slopes of both."""
-    tell = progress or silent
     results: list[dict[str, Any]] = []
     points = [(name, value) for name, values in SWEEPS.items() for value in values]
     for place, (name, value) in enumerate(points):
@@ -154,9 +153,8 @@ def _point(sweep: str, setting: dict[str, float], seed: int, draws: int) -> list
             name,
             "train_excess_risk",
             values,
-            epsilon=epsilon,
-            delta=DELTA,
-            relation="replace",
+            epsilon,
+            DELTA,
             sweep=sweep,
             rows=rows,
             columns=columns,

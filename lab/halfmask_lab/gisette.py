@@ -9,7 +9,9 @@ hand, otherwise gisette-rebuilt, and every output says which.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -22,15 +24,21 @@ from halfmask.vertical.fdml import FdmlConfig
 from halfmask.vertical.files import PartyColumns, VerticalTable
 from halfmask.vertical.simulation import (
     Simulation,
-    SimulationBudget,
     simulate_admm,
     simulate_experts,
     simulate_fdml,
 )
-from halfmask_lab.a9a import RHO, RHOS, STRENGTH, baselines, test_loss
+from halfmask_lab.a9a import RHO, RHOS, STRENGTH, baselines
 from halfmask_lab.loaders import load_gisette, load_gisette_rebuilt
 from halfmask_lab.results import Progress, result_row, silent
-from halfmask_lab.vertical_runs import choose_rho, choose_step_size, decomposed, draw
+from halfmask_lab.vertical_runs import (
+    choose_rho,
+    choose_step_size,
+    decomposed,
+    draw,
+    repeated,
+    test_loss,
+)
 
 CUTS = (0, 2000, 4000, 5000)
 DELTA = 1e-5
@@ -68,13 +76,12 @@ def gisette_task(data: Path | None) -> tuple[VerticalTable, str]:
 def run(
     data: Path | None = None,
     out: Path | None = None,
-    progress: Progress | None = None,
+    tell: Progress = silent,
     *,
     seed: int = 0,
     draws: int = 3,
 ) -> dict[str, Any]:
     """Every curve and every number of the comparison."""
-    tell = progress or silent
     task, what = gisette_task(data)
     tell(0.0, "baselines")
     levels = baselines(task)
@@ -112,6 +119,7 @@ def run(
 
     tell(0.6, "ADMM with noise")
     noisy: dict[str, Any] = {}
+    drawn = partial(repeated, delta=DELTA, seed=seed, draws=draws)
     updates: tuple[Update, ...] = ("sharing", "as-written")
     for std, update in product(AS_WRITTEN_STDS, updates):
         as_written = replace(
@@ -121,14 +129,14 @@ def run(
             noise="as-written",
             noise_std=std,
         )
-        found = _repeated(whole, as_written, None, seed, draws)
+        found = drawn(simulate_admm, whole, as_written, epsilon=1.0)
         name = f"admm-as-written-noise-{std:g}"
         name += "" if update == "sharing" else "-and-update"
         rows.append(result_row(name, "log_loss", [test_loss(run) for run in found]))
         noisy[f"{name}, no ε"] = found[0].history
     for place, epsilon in enumerate((8.0, 1.0)):
         tell(0.7 + 0.15 * place, f"epsilon {epsilon:g}")
-        rows += _private(task, epsilon, seed, draws, noisy)
+        rows += _private(task, epsilon, drawn, noisy)
     figure = draw(
         out,
         "gisette",
@@ -165,7 +173,10 @@ def run(
 
 
 def _private(
-    task: VerticalTable, epsilon: float, seed: int, draws: int, noisy: dict[str, Any]
+    task: VerticalTable,
+    epsilon: float,
+    drawn: Callable[..., list[Simulation]],
+    noisy: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """Row noise and experts at one row-level ε."""
     longest = max(part.row_norm for part in task.columns)
@@ -177,37 +188,17 @@ def _private(
         noise_radius=SCORE_REACH / longest,
         target_bound=SCORE_REACH,
     )
-    found = _repeated(task, config, epsilon, seed, draws)
+    found = drawn(simulate_admm, task, config, epsilon=epsilon)
     noisy[f"admm-row-noise, ε = {epsilon:g}"] = found[0].history
-    experts = [simulate_experts(task, budget=_budget(epsilon, seed, draw)) for draw in range(draws)]
+    experts = drawn(simulate_experts, task, epsilon=epsilon)
     return [
         result_row(
             name,
             "log_loss",
             [test_loss(run) for run in runs],
-            epsilon=epsilon,
-            delta=DELTA,
-            relation="replace",
+            epsilon,
+            DELTA,
             person_epsilon=runs[0].costs["person"],
         )
         for name, runs in (("admm-row-noise", found), ("experts", experts))
     ]
-
-
-def _repeated(
-    task: VerticalTable,
-    config: AdmmConfig,
-    epsilon: float | None,
-    seed: int,
-    draws: int,
-) -> list[Simulation]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DivergenceWarning)
-        return [
-            simulate_admm(task, config, budget=_budget(epsilon or 1.0, seed, draw))
-            for draw in range(draws)
-        ]
-
-
-def _budget(epsilon: float, seed: int, draw: int) -> SimulationBudget:
-    return SimulationBudget(epsilon=epsilon, delta=DELTA, unsafe_seed=1000 * seed + draw)

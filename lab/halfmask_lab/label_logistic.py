@@ -63,7 +63,7 @@ BASE = Setting(rows=2000, columns=10, classes=3)
 def run(
     data: Path | None = None,
     out: Path | None = None,
-    progress: Progress | None = None,
+    tell: Progress = silent,
     *,
     seed: int = 0,
     draws: int = 5,
@@ -76,7 +76,6 @@ def run(
     methods: tuple[str, ...] = METHODS,
 ) -> dict[str, Any]:
     """Mean excess risk of each method over noise draws, its bound, and the fitted slopes."""
-    tell = progress or silent
     series = {
         "rows": [Setting(rows=n, columns=base.columns, classes=base.classes) for n in rows],
         "columns": [Setting(rows=base.rows, columns=d, classes=base.classes) for d in columns],
@@ -116,14 +115,7 @@ def run(
         "data": "stand-in: synthetic rows, labels drawn from a softmax model",
         "seeded": True,
         "results": [
-            result_row(
-                method,
-                "train_objective",
-                measured[method, base],
-                epsilon=epsilon,
-                delta=DELTA,
-                relation="replace",
-            )
+            result_row(method, "train_objective", measured[method, base], epsilon, DELTA)
             for method in methods
         ],
         "excess": excess_rows,

@@ -14,14 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from halfmask.accounting.budget import Budget
 from halfmask.features import Chain, NeighbourGraph, PatchDictionary, PublicPCA, UnitRows
-from halfmask.mechanisms.noise import noise_source
 from halfmask.methods.one_shot import evidence_ridge
 from halfmask.table import Table
-from halfmask.training import train
 from halfmask_lab.loaders import load_mnist
-from halfmask_lab.results import Progress, result_row, silent
+from halfmask_lab.results import (
+    Progress,
+    accuracy,
+    accuracy_figure,
+    models,
+    result_row,
+    silent,
+)
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0)
 DELTA = 1e-5
@@ -47,13 +51,12 @@ def image_map() -> Chain:
 def run(
     data: Path | None = None,
     out: Path | None = None,
-    progress: Progress | None = None,
+    tell: Progress = silent,
     *,
     draws: int = 5,
     seed: int | None = None,
 ) -> dict[str, Any]:
     """Test accuracy of the default against epsilon, and of the same features without privacy."""
-    tell = progress or silent
     split = load_mnist(data)
     tell(0.0, "features of the public images")
     images = image_map()
@@ -63,36 +66,34 @@ def run(
     test = labelled(images.transform(split.x_test.astype(np.float32) / 255), split.y_test)
     rows = [result_row("non-private", "accuracy", [_without_privacy(table, test)])]
     for place, epsilon in enumerate(EPSILONS):
-        reached = []
-        for draw in range(draws):
-            done = (place * draws + draw) / (draws * len(EPSILONS))
-            tell(0.75 + 0.25 * done, f"epsilon {epsilon:g}, draw {draw + 1}")
-            model = train(
-                table,
-                Budget(epsilon=epsilon, delta=DELTA),
-                method="auto",
-                noise=noise_source(None if seed is None else 1000 * seed + 100 * place + draw),
-                options={"feature_map": UnitRows()},
-            )
-            reached.append(float((model.probabilities(test).argmax(1) == test.label).mean()))
-        rows.append(
-            result_row(
-                "auto", "accuracy", reached, epsilon=epsilon, delta=DELTA, relation="replace"
-            )
+        tell(0.75 + 0.25 * place / len(EPSILONS), f"epsilon {epsilon:g}")
+        first = None if seed is None else 1000 * seed + 100 * place
+        found = models(
+            table, epsilon, DELTA, draws=draws, seed=first, options={"feature_map": UnitRows()}
         )
-    result: dict[str, Any] = {
+        reached = [accuracy(model, test) for model in found]
+        rows.append(result_row("auto", "accuracy", reached, epsilon, DELTA))
+    figure = None
+    if out is not None:
+        figure = accuracy_figure(
+            out / "mnist-labels.png",
+            rows,
+            {"auto": "Halfmask, default (replace)"},
+            title="MNIST, images public, digits private",
+            budget="label, delta = 1e-5",
+            level="same features, no privacy",
+            besides=_published,
+        )
+    return {
         "name": "mnist-labels",
         "data": "real",
         "seeded": seed is not None,
-        "chosen": model.method,
+        "chosen": found[-1].method,
         "rows": table.n,
         "features": table.public.shape[1],
         "results": rows,
-        "figure": None,
+        "figure": figure,
     }
-    if out is not None:
-        result["figure"] = str(_figure(rows, out / "mnist-labels.png"))
-    return result
 
 
 def labelled(public: np.ndarray, digits: np.ndarray) -> Table:
@@ -121,29 +122,7 @@ def _without_privacy(table: Table, test: Table) -> float:
     return float(((new @ fit.coef).argmax(axis=1) == test.label).mean())
 
 
-def _figure(rows: list[dict[str, Any]], path: Path) -> Path:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.add_subplot()
-    own = [row for row in rows if row["method"] == "auto"]
-    axes.errorbar(
-        [row["epsilon"] for row in own],
-        [row["mean"] for row in own],
-        yerr=[row["std"] for row in own],
-        marker="o",
-        capsize=3,
-        label="Halfmask, default (replace)",
-    )
+def _published(axes: Any) -> None:
     for (name, reached), marker in zip(PUBLISHED.items(), "s^", strict=True):
         axes.plot(EPSILONS, reached, marker=marker, linestyle="--", label=f"{name}, published")
     axes.plot([2.0], [0.968], "x", color="gray", label="LP-2ST, published")
-    axes.axhline(rows[0]["mean"], color="black", linestyle=":", label="same features, no privacy")
-    axes.set_xscale("log")
-    axes.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
-    axes.set_xlabel("epsilon (label, delta = 1e-5)")
-    axes.set_ylabel("test accuracy")
-    axes.set_title("MNIST, images public, digits private")
-    axes.legend()
-    figure.savefig(path, dpi=150)
-    return path

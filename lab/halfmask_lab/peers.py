@@ -16,14 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from halfmask.accounting.budget import Budget
 from halfmask.datasets import adult_tables, all_private, load_adult
-from halfmask.mechanisms.noise import noise_source
 from halfmask.schema import Schema
 from halfmask.scoring import class_scores
 from halfmask.table import Table
-from halfmask.training import train
-from halfmask_lab.results import Progress, result_row, silent
+from halfmask_lab.results import Progress, models, result_row, silent
 from halfmask_lab.table_baselines import EBM_VARIANTS, ebm_class, fit_ebm
 
 DELTA = 1e-6
@@ -36,14 +33,13 @@ _METRICS = ("log_loss", "auc", "accuracy")
 def run(
     data: Path | None = None,
     out: Path | None = None,
-    progress: Progress | None = None,
+    tell: Progress = silent,
     *,
     seed: int = 0,
     draws: int = 3,
     epsilons: tuple[float, ...] = (1.0,),
 ) -> dict[str, Any]:
     """Test scores of each package for each epsilon."""
-    tell = progress or silent
     left_out: list[dict[str, str]] = []
     rows: list[dict[str, Any]] = []
     for place, epsilon in enumerate(epsilons):
@@ -81,15 +77,7 @@ def _scored(
     method: str, found: list[dict[str, Any]], epsilon: float, relation: str, **more: Any
 ) -> list[dict[str, Any]]:
     return [
-        result_row(
-            method,
-            metric,
-            [each[metric] for each in found],
-            epsilon=epsilon,
-            delta=DELTA,
-            relation=relation,
-            **more,
-        )
+        result_row(method, metric, [e[metric] for e in found], epsilon, DELTA, relation, **more)
         for metric in _METRICS
     ]
 
@@ -101,16 +89,11 @@ def _ours(
     for place, (roles, schema) in enumerate(_roles().items()):
         tell(0.1 * place, f"auto, {roles}")
         _, table, test = adult_tables(data, schema)
-        found = []
-        for draw in range(draws):
-            model = train(
-                table,
-                Budget(epsilon=epsilon, delta=DELTA),
-                method="auto",
-                noise=noise_source(1000 * seed + draw),
-            )
-            assert test.label is not None
-            found.append(class_scores(test.label, model.probabilities(test)))
+        assert test.label is not None
+        found = [
+            class_scores(test.label, model.probabilities(test))
+            for model in models(table, epsilon, DELTA, draws=draws, seed=1000 * seed)
+        ]
         rows += _scored("auto", found, epsilon, "replace", roles=roles)
     return rows
 

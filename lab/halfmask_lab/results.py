@@ -1,11 +1,18 @@
-"""Rows of results in the form every experiment prints."""
+"""What experiments and benches share: rows of results, models of several draws, a figure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from halfmask.accounting.budget import Budget
+from halfmask.mechanisms.noise import noise_source
+from halfmask.model import Model
+from halfmask.table import Table
+from halfmask.training import train
 
 Progress = Callable[[float, str], None]
 
@@ -18,21 +25,105 @@ def result_row(
     method: str,
     metric: str,
     values: Sequence[float],
-    *,
     epsilon: float | None = None,
     delta: float | None = None,
-    relation: str | None = None,
+    relation: str = "replace",
     **more: Any,
 ) -> dict[str, Any]:
     """Mean and deviation of `metric` over noise draws; epsilon None without a guarantee."""
     return {
         "method": method,
         "epsilon": epsilon,
-        "delta": delta,
-        "relation": relation,
+        "delta": None if epsilon is None else delta,
+        "relation": None if epsilon is None else relation,
         "metric": metric,
         "mean": float(np.mean(values)),
         "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
         "draws": len(values),
         **more,
     }
+
+
+def models(
+    table: Table,
+    epsilon: float,
+    delta: float,
+    *,
+    draws: int,
+    seed: int | None,
+    method: str = "auto",
+    **how: Any,
+) -> list[Model]:
+    """A model for each of several draws of the noise, seeded from `seed` on."""
+    return [
+        train(
+            table,
+            Budget(epsilon=epsilon, delta=delta),
+            method=method,
+            noise=noise_source(None if seed is None else seed + draw),
+            **how,
+        )
+        for draw in range(draws)
+    ]
+
+
+def accuracy(model: Model, table: Table) -> float:
+    """The share of rows whose likeliest class is right."""
+    return float((model.probabilities(table).argmax(axis=1) == table.label).mean())
+
+
+def ratio_row(
+    what: str, against: str, setting: str, ours: Sequence[float], theirs: Sequence[float]
+) -> dict[str, Any]:
+    """The ratio of two medians, and the 10% and 90% quantiles of the ratios of the same round."""
+    each = np.array(ours) / np.array(theirs)
+    return {
+        "what": what,
+        "against": against,
+        "setting": setting,
+        "ratio": float(np.median(ours) / np.median(theirs)),
+        "low": float(np.quantile(each, 0.1)),
+        "high": float(np.quantile(each, 0.9)),
+    }
+
+
+def accuracy_figure(
+    path: Path,
+    rows: Sequence[Mapping[str, Any]],
+    names: Mapping[str, str],
+    *,
+    title: str,
+    budget: str,
+    level: str = "without privacy",
+    besides: Callable[[Any], None] = lambda axes: None,
+) -> str | None:
+    """Accuracy against epsilon, a curve per method of `names`; None where matplotlib is missing.
+
+    `level` names the line of the model without privacy, `besides` draws what else there is.
+    """
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import NullLocator
+    except ModuleNotFoundError:
+        return None
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for (method, name), marker in zip(names.items(), "os^Dv", strict=False):
+        own = sorted((r["epsilon"], r["mean"], r["std"]) for r in rows if r["method"] == method)
+        if own:
+            epsilon, mean, std = zip(*own, strict=True)
+            axes.errorbar(epsilon, mean, yerr=std, marker=marker, capsize=3, label=name)
+    for row in rows:
+        if row["method"] == "non-private":
+            axes.axhline(row["mean"], color="black", linestyle=":", label=level)
+    besides(axes)
+    shown = sorted({row["epsilon"] for row in rows if row["epsilon"] is not None})
+    axes.set_xscale("log")
+    axes.set_xticks(shown, [f"{epsilon:g}" for epsilon in shown])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(f"epsilon ({budget})")
+    axes.set_ylabel("test accuracy")
+    axes.set_title(title, fontsize=10)
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=150)
+    return str(path)

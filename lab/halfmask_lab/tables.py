@@ -26,6 +26,7 @@ from halfmask.datasets import load_adult
 from halfmask.errors import HalfmaskError, InputError, suggest
 from halfmask.progress import side_by_side
 from halfmask.schema import Column, Label, Role, Schema
+from halfmask.storage import replacing
 from halfmask_lab.loaders import PEOPLE, load_people
 from halfmask_lab.results import Progress, result_row, silent
 from halfmask_lab.table_baselines import (
@@ -166,7 +167,7 @@ def held_out(
 def run(
     data: Path | None = None,
     out: Path | None = None,
-    progress: Progress | None = None,
+    tell: Progress = silent,
     *,
     seed: int = 0,
     draws: int = 5,
@@ -184,7 +185,7 @@ def run(
     return judge(
         loaded,
         out,
-        progress or silent,
+        tell,
         seed=seed,
         draws=draws,
         epsilons=tuple(epsilons),
@@ -422,14 +423,8 @@ def cached(out: Path | None, kind: Kind, columns: Sequence[Column], rows: Rows) 
             )
     found = fit()
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".part.npz")
-    np.savez(
-        unfinished,
-        predicted=found.predicted,
-        held_out=np.float64(found.held_out),
-        setting=np.str_(found.setting),
-    )
-    unfinished.replace(path)
+    with replacing(path) as unfinished:
+        np.savez(unfinished, **vars(found))
     return found
 
 
@@ -552,20 +547,10 @@ def _listed(measured: Measured) -> list[tuple[Cell, str, Sequence[float]]]:
 
 
 def _row(cell: Cell, metric: str, values: Sequence[float]) -> dict[str, Any]:
-    relation = None
-    if cell.epsilon is not None:
-        variant = EBM_VARIANTS.get(cell.method)
-        relation = "replace" if variant is None else variant.relation
-    return result_row(
-        cell.method,
-        metric,
-        values,
-        epsilon=cell.epsilon,
-        delta=None if cell.epsilon is None else DELTA,
-        relation=relation,
-        table=cell.table,
-        role=cell.role,
-    )
+    variant = EBM_VARIANTS.get(cell.method)
+    relation = "replace" if variant is None else variant.relation
+    where = {"table": cell.table, "role": cell.role}
+    return result_row(cell.method, metric, values, cell.epsilon, DELTA, relation, **where)
 
 
 def draw_figure(measured: Measured, path: Path) -> str | None:

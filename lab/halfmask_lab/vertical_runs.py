@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from halfmask.vertical.admm import AdmmConfig, Update
+from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, Update
 from halfmask.vertical.block import Block
 from halfmask.vertical.fdml import FdmlConfig
 from halfmask.vertical.files import VerticalTable
-from halfmask.vertical.simulation import simulate_admm, simulate_fdml
+from halfmask.vertical.simulation import (
+    Simulation,
+    SimulationBudget,
+    simulate_admm,
+    simulate_fdml,
+)
 
 Curves = Mapping[str, Sequence[Mapping[str, float]]]
 
@@ -129,7 +135,7 @@ def choose_rho(
 
     def loss(rho: float) -> float:
         config = AdmmConfig(rho=rho, rounds=rounds, update=update, strength=strength, noise="none")
-        return _loss(simulate_admm(inner, config))
+        return test_loss(simulate_admm(inner, config))
 
     return Choice.of({rho: loss(rho) for rho in candidates})
 
@@ -142,10 +148,38 @@ def choose_step_size(
 
     def loss(size: float) -> float:
         config = FdmlConfig(epochs=epochs, step_size=size, strength=strength, noise="none")
-        return _loss(simulate_fdml(inner, config))
+        return test_loss(simulate_fdml(inner, config))
 
     return Choice.of({size: loss(size) for size in candidates})
 
 
-def _loss(simulation: Any) -> float:
-    return float(simulation.test_loss)
+def test_loss(simulation: Simulation) -> float:
+    """The last test loss, which every run here has."""
+    assert simulation.test_loss is not None
+    return simulation.test_loss
+
+
+def repeated(
+    simulate: Callable[..., Simulation],
+    task: VerticalTable,
+    *config: Any,
+    epsilon: float,
+    delta: float,
+    seed: int,
+    draws: int,
+    **how: Any,
+) -> list[Simulation]:
+    """One simulation for each of several draws of the noise, diverging ones too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DivergenceWarning)
+        return [
+            simulate(
+                task,
+                *config,
+                budget=SimulationBudget(
+                    epsilon=epsilon, delta=delta, unsafe_seed=1000 * seed + draw
+                ),
+                **how,
+            )
+            for draw in range(draws)
+        ]

@@ -36,7 +36,7 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.model import Model, class_array
 from halfmask.schema import Column, Schema
-from halfmask.settings import MethodConfig
+from halfmask.settings import MethodConfig, split_method
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table, Task
 from halfmask.training import Door, train
@@ -157,7 +157,7 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
     """What classifiers and regressors share. `__init__` stores, `fit` validates."""
 
     _task: Task
-    _method: str  # the estimators that offer a choice have a parameter `method` instead
+    _method = "auto"  # of the estimators of one method, that method
 
     def __init__(
         self,
@@ -166,8 +166,10 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         epsilon: float = 1.0,
         delta: float = 1e-6,
         relation: str = "replace",
+        method: str | MethodConfig = "auto",
         row_norm: float = 1.0,
         public: PublicPart | None = None,
+        public_model: BaseEstimator | None = None,
         ledger: str | Path | BudgetLedger | None = None,
         options: Mapping[str, Any] | None = None,
         unsafe_seed: int | None = None,
@@ -176,8 +178,10 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         self.epsilon = epsilon
         self.delta = delta
         self.relation = relation
+        self.method = method
         self.row_norm = row_norm
         self.public = public
+        self.public_model = public_model
         self.ledger = ledger
         self.options = options
         self.unsafe_seed = unsafe_seed
@@ -227,16 +231,28 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         return train(
             table,
             Budget(epsilon=self.epsilon, delta=self.delta, relation=relation),
-            method=getattr(self, "method", None) or self._method,
+            method=self._asked_method(),
             noise=noise_source(self.unsafe_seed),
             encoder=encoder,
             ledger=self.ledger,
             row_norm=self.row_norm,
             options=self.options,
             door=door,
-            public_model=getattr(self, "public_model", None),
+            public_model=self.public_model,
             sample_weight=weights,
         )
+
+    def _asked_method(self) -> str | MethodConfig:
+        """As it was given; an estimator of one method takes that method's configurations alone."""
+        if self._method == "auto":
+            return self.method
+        name, _ = split_method(self.method, None)
+        if name not in ("auto", self._method):
+            raise InputError(
+                f"{type(self).__name__} is for {self._method!r}, got method {name!r}: use "
+                "HalfmaskClassifier or HalfmaskRegressor, which take any."
+            )
+        return self._method if name == "auto" else self.method
 
     def _adopt(self, model: Model) -> None:
         self.model_ = model
@@ -388,89 +404,7 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         return hasattr(self, "model_")
 
 
-class _Classifier(ClassifierMixin, _HalfmaskEstimator):  # type: ignore[misc]
-    """Classes from public and private columns."""
-
-    _task: Task = "classification"
-
-    def _adopt(self, model: Model) -> None:
-        super()._adopt(model)
-        self.classes_ = class_array(model.classes)
-
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Class probabilities, columns in the order of `classes_`."""
-        table = self._new_table(X)
-        return self.model_.probabilities(table)
-
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Scores: one number per row for two classes, one per class otherwise."""
-        table = self._new_table(X)
-        scores = self.model_.scores(table)
-        return scores[:, 0] if scores.shape[1] == 1 else scores
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The likeliest class of each row."""
-        table = self._new_table(X)
-        return self.model_.predict(table)
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Accuracy on rows of yours, which no guarantee covers; `y` may come from the frame."""
-        rows, given, weights = self._labelled(X, y, sample_weight)
-        scored = super().score
-        return without_values(lambda: float(scored(rows, given, weights)), y=given)
-
-
-class _Regressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[misc]
-    """Numbers from public and private columns.
-
-    `label_bounds` bounds the target of bare arrays; a schema declares it instead.
-    """
-
-    _task: Task = "regression"
-
-    def __init__(
-        self,
-        schema: Schema | None = None,
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        relation: str = "replace",
-        row_norm: float = 1.0,
-        label_bounds: tuple[float, float] = (-1.0, 1.0),
-        public: PublicPart | None = None,
-        ledger: str | Path | BudgetLedger | None = None,
-        options: Mapping[str, Any] | None = None,
-        unsafe_seed: int | None = None,
-    ) -> None:
-        super().__init__(
-            schema,
-            epsilon=epsilon,
-            delta=delta,
-            relation=relation,
-            row_norm=row_norm,
-            public=public,
-            ledger=ledger,
-            options=options,
-            unsafe_seed=unsafe_seed,
-        )
-        self.label_bounds = label_bounds
-
-    def _label_bounds(self) -> tuple[float, float] | None:
-        return self.label_bounds
-
-    def predict(self, X: Any) -> NDArray[np.float64]:
-        """The predicted number of each row, clamped to the declared bounds."""
-        table = self._new_table(X)
-        return self.model_.predict(table)
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """R² on rows of yours, which no guarantee covers; `y` may come from the frame."""
-        rows, given, weights = self._labelled(X, y, sample_weight)
-        scored = super().score
-        return without_values(lambda: float(scored(rows, given, weights)), y=given)
-
-
-class HalfmaskClassifier(_Classifier):
+class HalfmaskClassifier(ClassifierMixin, _HalfmaskEstimator):  # type: ignore[misc]
     """Classes from public and private columns, the guarantee covering exactly the private part.
 
     Parameters
@@ -530,37 +464,36 @@ class HalfmaskClassifier(_Classifier):
     True
     """
 
-    def __init__(
-        self,
-        schema: Schema | None = None,
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        relation: str = "replace",
-        method: str | MethodConfig = "auto",
-        row_norm: float = 1.0,
-        public: PublicPart | None = None,
-        public_model: BaseEstimator | None = None,
-        ledger: str | Path | BudgetLedger | None = None,
-        options: Mapping[str, Any] | None = None,
-        unsafe_seed: int | None = None,
-    ) -> None:
-        super().__init__(
-            schema,
-            epsilon=epsilon,
-            delta=delta,
-            relation=relation,
-            row_norm=row_norm,
-            public=public,
-            ledger=ledger,
-            options=options,
-            unsafe_seed=unsafe_seed,
-        )
-        self.method = method
-        self.public_model = public_model
+    _task: Task = "classification"
+
+    def _adopt(self, model: Model) -> None:
+        super()._adopt(model)
+        self.classes_ = class_array(model.classes)
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Class probabilities, columns in the order of `classes_`."""
+        table = self._new_table(X)
+        return self.model_.probabilities(table)
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Scores: one number per row for two classes, one per class otherwise."""
+        table = self._new_table(X)
+        scores = self.model_.scores(table)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The likeliest class of each row."""
+        table = self._new_table(X)
+        return self.model_.predict(table)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Accuracy on rows of yours, which no guarantee covers; `y` may come from the frame."""
+        rows, given, weights = self._labelled(X, y, sample_weight)
+        scored = super().score
+        return without_values(lambda: float(scored(rows, given, weights)), y=given)
 
 
-class HalfmaskRegressor(_Regressor):
+class HalfmaskRegressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[misc]
     """Numbers from public and private columns, the guarantee covering exactly the private part.
 
     Parameters
@@ -620,6 +553,8 @@ class HalfmaskRegressor(_Regressor):
     (3,)
     """
 
+    _task: Task = "regression"
+
     def __init__(
         self,
         schema: Schema | None = None,
@@ -641,66 +576,80 @@ class HalfmaskRegressor(_Regressor):
             epsilon=epsilon,
             delta=delta,
             relation=relation,
+            method=method,
             row_norm=row_norm,
-            label_bounds=label_bounds,
             public=public,
+            public_model=public_model,
             ledger=ledger,
             options=options,
             unsafe_seed=unsafe_seed,
         )
-        self.method = method
-        self.public_model = public_model
+        self.label_bounds = label_bounds
+
+    def _label_bounds(self) -> tuple[float, float] | None:
+        return self.label_bounds
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """The predicted number of each row, clamped to the declared bounds."""
+        table = self._new_table(X)
+        return self.model_.predict(table)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """R² on rows of yours, which no guarantee covers; `y` may come from the frame."""
+        rows, given, weights = self._labelled(X, y, sample_weight)
+        scored = super().score
+        return without_values(lambda: float(scored(rows, given, weights)), y=given)
 
 
-class OneShotClassifier(_Classifier):
+class OneShotClassifier(HalfmaskClassifier):
     """Classes by the method `one-shot`."""
 
     _method = "one-shot"
 
 
-class OneShotRegressor(_Regressor):
+class OneShotRegressor(HalfmaskRegressor):
     """Numbers by the method `one-shot`."""
 
     _method = "one-shot"
 
 
-class GDClassifier(_Classifier):
+class GDClassifier(HalfmaskClassifier):
     """Classes by the method `gd`."""
 
     _method = "gd"
 
 
-class GDRegressor(_Regressor):
+class GDRegressor(HalfmaskRegressor):
     """Numbers by the method `gd`."""
 
     _method = "gd"
 
 
-class SGDClassifier(_Classifier):
+class SGDClassifier(HalfmaskClassifier):
     """Classes by the method `sgd`."""
 
     _method = "sgd"
 
 
-class SGDRegressor(_Regressor):
+class SGDRegressor(HalfmaskRegressor):
     """Numbers by the method `sgd`."""
 
     _method = "sgd"
 
 
-class DPSGDClassifier(_Classifier):
+class DPSGDClassifier(HalfmaskClassifier):
     """Classes by the baseline `dp-sgd`, everything private."""
 
     _method = "dp-sgd"
 
 
-class DPSGDRegressor(_Regressor):
+class DPSGDRegressor(HalfmaskRegressor):
     """Numbers by the baseline `dp-sgd`, everything private."""
 
     _method = "dp-sgd"
 
 
-class LabelSpanClassifier(_Classifier):
+class LabelSpanClassifier(HalfmaskClassifier):
     """Classes by the baseline `label-span`: public features, private label."""
 
     _method = "label-span"

@@ -19,7 +19,7 @@ def test_the_report_has_every_pair_and_restores_the_threads(
     monkeypatch.setattr(step, "_peak_extra_memory", lambda factory, size: 0.0)
     threads = torch.get_num_threads()
     told: list[float] = []
-    report = step.run(progress=lambda share, text: told.append(share), rounds=2)
+    report = step.run(tell=lambda share, text: told.append(share), rounds=2)
     assert torch.get_num_threads() == threads
     assert told[0] == 0.0
     assert told[-1] == 1.0

@@ -11,16 +11,16 @@ from click.testing import CliRunner
 
 from halfmask.cli import main
 from halfmask.datasets import Split
-from halfmask_lab import feature_privacy, location30, mnist_pixels, purchase100
-from halfmask_lab.feature_privacy import climb, public_columns
+from halfmask_lab import feature_privacy
+from halfmask_lab.feature_privacy import PURCHASE_FILE, climb, public_columns
 
 METHODS = ("auto", "dp-sgd", "dp-sgd-paper", "sgd")
 
 
 def made_up(rows: int = 300) -> tuple[np.ndarray, np.ndarray]:
     generator = np.random.default_rng(0)
-    values = (generator.random((rows, location30.LOCATION_COLUMNS)) < 0.1).astype(np.uint8)
-    return values, generator.integers(0, location30.LOCATION_CLASSES, rows)
+    values = (generator.random((rows, feature_privacy.LOCATION_COLUMNS)) < 0.1).astype(np.uint8)
+    return values, generator.integers(0, feature_privacy.LOCATION_CLASSES, rows)
 
 
 def at_start(score: Any, start: Any, longest: Any, against: Any) -> Any:
@@ -50,7 +50,7 @@ def test_test_rows_are_the_same_in_every_draw_and_never_held_out() -> None:
                     found += block[:, names.index(name)].astype(int) << bit
         return set(found.tolist())
 
-    tables = location30.tables_of(rows, labels, train_rows=200)
+    tables = feature_privacy.location_tables(rows, labels, train_rows=200)
     train, test = tables(1, "test")
     _, again = tables(2, "test")
     fit, held = tables(1, "held-out")
@@ -61,7 +61,7 @@ def test_test_rows_are_the_same_in_every_draw_and_never_held_out() -> None:
     assert not numbers(fit) & numbers(held)
     assert len(numbers(held)) == 40
     assert train.schema is not None
-    assert len(train.schema.public) == location30.PUBLIC_COLUMNS
+    assert len(train.schema.public) == feature_privacy.LOCATION_PUBLIC
     assert not train.label_private
 
 
@@ -99,17 +99,17 @@ def test_a_small_run_reports_every_curve_and_draws_them(
     monkeypatch.setattr(feature_privacy, "climb", at_start)
     small: dict[str, Any] = {"out": tmp_path, "draws": 1, "epsilons": (8.0,)}
     if name == "location30":
-        monkeypatch.setattr(location30, "load_location30", lambda folder: made_up(4040))
+        monkeypatch.setattr(feature_privacy, "load_location30", lambda folder: made_up(4040))
         monkeypatch.setattr(feature_privacy, "accuracy", lambda *rows, **run: (0.5, "mlp"))
         monkeypatch.setattr(feature_privacy, "without_privacy", lambda *rows: 0.9)
-        report = location30.run(**small)
+        report = feature_privacy.location30(**small)
     elif name == "purchase100":
-        report = purchase100.run(tmp_path, train_rows=300, test_rows=60, **small)
+        report = feature_privacy.purchase100(tmp_path, train_rows=300, test_rows=60, **small)
         assert report["data"].startswith("stand-in")
         assert report["chosen"] == ["mlp"]
     else:
-        monkeypatch.setattr(mnist_pixels, "load_mnist", lambda folder: _digits())
-        report = mnist_pixels.run(train_rows=120, test_rows=40, **small)
+        monkeypatch.setattr(feature_privacy, "load_mnist", lambda folder: _digits())
+        report = feature_privacy.mnist_pixels(train_rows=120, test_rows=40, **small)
         assert report["chosen"] == ["mlp"]
     found = {(row["method"], row["epsilon"]): row for row in report["results"]}
     assert set(found) == {("non-private", None), *((method, 8.0) for method in METHODS)}
@@ -135,7 +135,7 @@ def test_rows_are_an_option_and_too_many_are_named(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     cells = generator.integers(0, 2, (120, 600)).astype(str)
     lines = [",".join([str(1 + row % 100), *cells[row]]) for row in range(120)]
-    (tmp_path / purchase100.FILE).write_text("\n".join(lines) + "\n")
+    (tmp_path / PURCHASE_FILE).write_text("\n".join(lines) + "\n")
     asked = ["reproduce", "purchase100", "--rows", "197324", "--data", str(tmp_path)]
     done = CliRunner().invoke(main, asked)
     assert done.exit_code == 2
@@ -146,7 +146,7 @@ def test_rows_are_an_option_and_too_many_are_named(tmp_path: Path) -> None:
 
 def _digits() -> Split:
     generator = np.random.default_rng(0)
-    images = generator.integers(0, 256, (200, mnist_pixels.PIXELS)).astype(np.uint8)
+    images = generator.integers(0, 256, (200, feature_privacy.PIXELS)).astype(np.uint8)
     labels = (np.arange(200) % 10).astype(np.int64)
     return Split(x_train=images, y_train=labels, x_test=images, y_test=labels)
 
@@ -157,8 +157,8 @@ def test_the_published_table_is_read_where_it_is(tmp_path: Path) -> None:
         ",".join([str(1 + row % 100), *generator.integers(0, 2, 600).astype(str)])
         for row in range(120)
     ]
-    (tmp_path / purchase100.FILE).write_text("\n".join(lines) + "\n")
-    rows, labels, source = purchase100.load(tmp_path, 50)
+    (tmp_path / PURCHASE_FILE).write_text("\n".join(lines) + "\n")
+    rows, labels, source = feature_privacy.load_purchases(tmp_path, 50)
     assert source == "real"
     assert rows.shape == (120, 600)
     assert labels.max() == 99

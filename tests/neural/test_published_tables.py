@@ -17,9 +17,13 @@ from pyarrow import parquet
 
 from halfmask.cli import main
 from halfmask.schema import Column, Label, Schema
-from halfmask_lab.feature_privacy import public_columns, zero_or_one
+from halfmask_lab.feature_privacy import (
+    LOCATION_PUBLIC,
+    LOCATION_ROWS,
+    public_columns,
+    zero_or_one,
+)
 from halfmask_lab.loaders import LOCATION_CLASSES, LOCATION_COLUMNS, load_location30, load_mnist
-from halfmask_lab.location30 import PUBLIC_COLUMNS, TRAIN_ROWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "sources.md"
 
@@ -33,13 +37,13 @@ def test_algorithm_1_trains_on_location_30_by_the_command_of_the_page(
 ) -> None:
     """Far above a constant (0.06), and near what the reproduction reaches at this epsilon."""
     rows, labels = load_location30(None)
-    public = public_columns(LOCATION_COLUMNS, PUBLIC_COLUMNS, 0)
+    public = public_columns(LOCATION_COLUMNS, LOCATION_PUBLIC, 0)
     schema = Schema(
         label=Label(name="place", role="public", classes=tuple(range(LOCATION_CLASSES))),
         columns=tuple(zero_or_one(index, public) for index in range(LOCATION_COLUMNS)),
     )
     order = np.random.default_rng(0).permutation(len(labels))
-    for name, some in (("location30", order[:TRAIN_ROWS]), ("test", order[TRAIN_ROWS:])):
+    for name, some in (("location30", order[:LOCATION_ROWS]), ("test", order[LOCATION_ROWS:])):
         columns = {f"x{place}": rows[some, place] for place in range(LOCATION_COLUMNS)}
         pyarrow.csv.write_csv(
             pa.table({**columns, "place": labels[some]}), tmp_path / f"{name}.csv"

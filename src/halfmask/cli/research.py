@@ -19,16 +19,16 @@ from halfmask.errors import InputError
 
 EXPERIMENTS = {
     "dp-erm": "halfmask_lab.dp_erm",
-    "adult-erm": "halfmask_lab.adult_erm",
-    "adult-roles": "halfmask_lab.adult_roles",
+    "adult-erm": "halfmask_lab.adult:erm",
+    "adult-roles": "halfmask_lab.adult:roles",
     "tables": "halfmask_lab.tables",
     "peers": "halfmask_lab.peers",
     "auto": "halfmask_lab.auto_truth",
     "mnist-labels": "halfmask_lab.mnist_labels",
     "label-logistic": "halfmask_lab.label_logistic",
-    "location30": "halfmask_lab.location30",
-    "purchase100": "halfmask_lab.purchase100",
-    "mnist-pixels": "halfmask_lab.mnist_pixels",
+    "location30": "halfmask_lab.feature_privacy:location30",
+    "purchase100": "halfmask_lab.feature_privacy:purchase100",
+    "mnist-pixels": "halfmask_lab.feature_privacy:mnist_pixels",
     "a9a": "halfmask_lab.a9a",
     "gisette": "halfmask_lab.gisette",
 }
@@ -98,12 +98,14 @@ def reproduce(
     **part: Any,
 ) -> None:
     """Run the experiment NAME; ends within 40 minutes on two cores."""
-    module = found(EXPERIMENTS[name])
-    chosen = _chosen(name, module.run, part)
+    place, _, function = EXPERIMENTS[name].partition(":")
+    module = found(place)
+    run = getattr(module, function or "run")
+    chosen = _chosen(name, run, part)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     with reporting(f"reproduce {name}") as report:
-        result: dict[str, Any] = module.run(data, out, report, seed=unsafe_seed, **chosen)
+        result: dict[str, Any] = run(data, out, report, seed=unsafe_seed, **chosen)
     if out is not None:
         import json
 
