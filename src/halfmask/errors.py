@@ -17,6 +17,7 @@ say what to do. They also inherit the exceptions that users of scikit-learn alre
 
 import ast
 import difflib
+import os
 import re
 from collections.abc import Iterable
 
@@ -84,6 +85,17 @@ class ClaimRefutedError(HalfmaskError):
     """An audit's lower bound lies above the claimed epsilon."""
 
     exit_code = 4
+
+
+def raised_at(error: Exception) -> str:
+    """File and line of this package that raised it, or called what did."""
+    place, trace = "?", error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if f"{os.sep}halfmask{os.sep}" in file:
+            place = f"{os.path.basename(file)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +21,7 @@ from halfmask.methods.fitted import LinearFit
 from halfmask.model_folder import damaged, field, read_arrays, read_json, rebuilt
 from halfmask.settings import options_from_json, options_to_json
 from halfmask.statement import Statement
-from halfmask.storage import replacing, write_text
+from halfmask.storage import json_text, replacing, write_text
 from halfmask.table import Blocks, Codes, Encoder, Table, Task
 from halfmask.types import Floats
 
@@ -135,13 +133,14 @@ class Model(ABC):
             "row_norm": self.row_norm,
             "method": self.method,
             "reason": self.reason,
-            "details": _storable(dict(self.details)),
+            "details": dict(self.details),
             "options": None if self.options is None else options_to_json(self.options),
             "encoder": None if self.encoder is None else self.encoder.to_json(),
             "features": None if self.encoder is None else _widths(self.encoder),
             "privacy": self.privacy.to_json(),
         }
-        write_text(folder / "model.json", json.dumps(description, indent=2, allow_nan=False))
+        # Numbers that are not finite become null: JSON has none, and all is paid by now.
+        write_text(folder / "model.json", json_text(description))
 
     @staticmethod
     def load(folder: str | Path) -> Model:
@@ -304,12 +303,3 @@ def class_array(classes: tuple[Any, ...] | None) -> NDArray[Any]:
     assert classes is not None
     same = len({type(value) for value in classes}) == 1
     return np.array(list(classes), dtype=None if same else object)
-
-
-def _storable(value: Any) -> Any:
-    """`value` with null for numbers that are not finite: JSON has none, and all is paid by now."""
-    if isinstance(value, Mapping):
-        return {key: _storable(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_storable(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

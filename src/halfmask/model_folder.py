@@ -6,6 +6,7 @@ whose header says no more than the file holds. Whatever else is wrong ends as on
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -101,6 +102,19 @@ def arrays_of(file: IO[bytes], size: int, name: str) -> dict[str, NDArray[Any]]:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             damaged(f"the array {key!r} holds NaN or infinity")
     return arrays
+
+
+def packed(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """An npz archive of arrays, with plain facts as JSON in `head`."""
+    buffer = io.BytesIO()
+    np.savez(buffer, head=np.array(json.dumps(head)), **dict(arrays))  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def unpacked(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """The inverse of `packed`; a file called `name` that holds anything else is an error."""
+    arrays = arrays_of(io.BytesIO(content), len(content), name)
+    return json.loads(str(arrays.pop("head"))), arrays
 
 
 def rebuilt(make: Callable[[], _Read], what: str) -> _Read:

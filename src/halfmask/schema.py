@@ -190,18 +190,13 @@ def _named(data: Mapping[str, Any], table: str, key: str) -> Any:
 
 def _defaults(data: Mapping[str, Any]) -> Mapping[str, Any]:
     found = _table(data, "defaults")
-    _check_keys("[defaults]", found, _COLUMN_KEYS)
+    known_keys("[defaults]", found, _COLUMN_KEYS)
     if found.get("role", "private") != "private":
         raise SchemaError(
             "[defaults] can only make columns private: a column becomes public by its name, "
             'its group or a pattern. Write role = "private" there.'
         )
     return found
-
-
-def _check_keys(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-
-    known_keys(where, given, known)
 
 
 def _declarations(
@@ -221,13 +216,13 @@ def _declarations(
         if is_pattern(name):
             if not isinstance(keys, Mapping):
                 raise SchemaError(f"{part.where} is not a table: write its keys below it.")
-            _check_keys(part.where, keys, _COLUMN_KEYS)
+            known_keys(part.where, keys, _COLUMN_KEYS)
         (starred if is_pattern(name) else exact).append(part)
     for group, keys in _table(data, "groups").items():
         where = f"[groups.{_key(group)}]"
         if not isinstance(keys, Mapping):
             raise SchemaError(f"{where} is not a table: write its keys below it.")
-        _check_keys(where, keys, ("columns", *_COLUMN_KEYS))
+        known_keys(where, keys, ("columns", *_COLUMN_KEYS))
         members = _listed(keys, "columns")
         if not members:
             raise SchemaError(f'{where} has no columns: write columns = ["a", "lab_*"].')

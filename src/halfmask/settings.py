@@ -162,17 +162,12 @@ def config_from_words(
 
 def read_config(path: Path, method: str) -> dict[str, Any]:
     """The settings of one method in a TOML file: the table of its name, or the whole file."""
-    told = read_configs(path)
+    told = read_toml(path)
     if isinstance(told.get(method), dict) and set(told) <= set(_KINDS):
         return dict(told[method])
     if told and set(told) <= set(_KINDS):
         return {}
     return told
-
-
-def read_configs(path: Path) -> dict[str, Any]:
-    """A TOML file of settings as it is."""
-    return read_toml(path)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -193,7 +188,7 @@ def configs_for_methods(
     methods: Sequence[str], words: Sequence[str], file: Path | None
 ) -> dict[str, Any]:
     """Configurations of several methods: words are METHOD.NAME=VALUE, a file has a table each."""
-    told = {} if file is None else read_configs(file)
+    told = {} if file is None else read_toml(file)
     for name in told:
         if name not in methods or not isinstance(told[name], dict):
             raise InputError(

@@ -11,7 +11,6 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import groupby
 from types import NoneType
 from typing import Any, Protocol
 
@@ -23,8 +22,10 @@ from halfmask.accounting.events import (
     PoissonGaussianEvent,
     Relation,
     check_relation,
+    counted,
     event_from_json,
     event_to_json,
+    unsampled,
 )
 from halfmask.errors import HalfmaskError, InputError
 
@@ -285,10 +286,10 @@ class Statement:
             ("Protected", self.unit),
             ("Private", _listed(self.private, self.label if self.label_private else None)),
             ("Public", _listed(self.public, None if self.label_private else self.label)),
-            ("Released", _counted(self.released) or "nothing that depends on private columns"),
+            ("Released", counted(self.released) or "nothing that depends on private columns"),
             ("Noise", self.noise),
             ("Sampling", self.sampler),
-            ("Charged", _counted([describe(event) for event in self.events]) or "nothing"),
+            ("Charged", counted([describe(event) for event in self.events]) or "nothing"),
             ("Accountant", self.accountant),
         ]
         blocks += [("Note", note) for note in self.notes]
@@ -350,12 +351,6 @@ def chance(delta: float) -> str:
     return "one in a million" if many == 1_000_000 else f"one in {many:,}"
 
 
-def _counted(lines: Sequence[str]) -> str:
-    """The lines in order, those that follow their likes counted."""
-    groups = [(line, len(list(same))) for line, same in groupby(lines)]
-    return "; ".join(line if count == 1 else f"{line} ({count} times)" for line, count in groups)
-
-
 def describe(event: Event) -> str:
     """One event in words."""
     if isinstance(event, GaussianEvent):
@@ -396,8 +391,7 @@ def _accountant(events: Sequence[Event]) -> str:
     from importlib.metadata import version
 
     ours = f"halfmask {version('halfmask')}"
-    sampled = any(isinstance(e, PoissonGaussianEvent) and e.rate < 1 for e in events)
-    if not sampled and all(isinstance(e, GaussianEvent | PoissonGaussianEvent) for e in events):
+    if unsampled(events):
         return f"{ours}, exact composition of Gaussian releases (closed form)"
     from halfmask.accounting.accountant import accountant_name
 

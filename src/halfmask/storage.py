@@ -6,10 +6,13 @@ could not: it returns when the disk holds content and name.
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -57,3 +60,27 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON knows it: NaN and infinities become null, arrays and tuples become lists."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # numpy scalars and arrays
+        return plain(value.tolist())
+    raise TypeError(f"{type(value).__name__} is not a value that JSON knows")
+
+
+def json_text(data: Any) -> str:
+    """`data` as people and programs read it: an object over several lines, every number finite."""
+    return json.dumps(plain(data), indent=2, allow_nan=False)

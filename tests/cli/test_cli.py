@@ -19,8 +19,9 @@ from halfmask import cli
 from halfmask.accounting.events import GaussianEvent
 from halfmask.accounting.ledger import Ledger
 from halfmask.cli import main
-from halfmask.cli.output import emit, json_option, note, plain, progress
+from halfmask.cli.output import emit, json_option, note, progress
 from halfmask.errors import BudgetExceededError, ClaimRefutedError, DataError
+from halfmask.storage import plain
 
 # SOUNDNESS table, delta = 1e-5: q, noise, steps, then epsilon under withhold, replace and label
 GOLDEN = [

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halfmask.cli.output import plain
 from halfmask.methods.sgd import SplitRows
+from halfmask.storage import plain
 from halfmask_lab.label_logistic import (
     METHODS,
     Setting,

@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from halfmask import datasets as files
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.cli import main
-from halfmask.cli.output import plain
 from halfmask.errors import DataError, InputError
 from halfmask.schema import Schema
+from halfmask.storage import plain
 from halfmask_lab import loaders as people
 from halfmask_lab import table_baselines, tables
 from halfmask_lab.table_baselines import EBM_VARIANTS, ebm_class

@@ -6,9 +6,10 @@ An event never changes its meaning, never holds a value of the data, and survive
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from itertools import groupby
 from numbers import Integral
 from typing import Any, Literal, get_args
 
@@ -138,6 +139,21 @@ class RandomisedResponseEvent:
 
 
 Event = GaussianEvent | PoissonGaussianEvent | RandomisedResponseEvent
+
+
+def unsampled(events: Sequence[Event]) -> bool:
+    """Whether all of them are Gaussian releases about every row."""
+    return all(
+        isinstance(event, GaussianEvent)
+        or (isinstance(event, PoissonGaussianEvent) and event.rate == 1)
+        for event in events
+    )
+
+
+def counted(words: Iterable[str]) -> str:
+    """What was charged, in words: in order, those that follow their likes counted."""
+    groups = [(word, len(list(same))) for word, same in groupby(words)]
+    return "; ".join(word if count == 1 else f"{word} ({count} times)" for word, count in groups)
 
 
 def covers(paid: Sequence[Event], used: Sequence[Event]) -> bool:

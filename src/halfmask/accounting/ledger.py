@@ -27,13 +27,12 @@ from halfmask.accounting.budget import Budget, printed, printed_room
 from halfmask.accounting.events import (
     RELATIONS,
     Event,
-    GaussianEvent,
-    PoissonGaussianEvent,
     Relation,
     check_relation,
     covers,
     event_from_json,
     event_to_json,
+    unsampled,
 )
 from halfmask.errors import (
     AccountingError,
@@ -184,15 +183,9 @@ def entry_line(
         "what": what,
         "events": [event_to_json(event) for event in events],
     }
-    # Marks are written where they say something: lines of older ledgers have none.
-    if seeded:
-        fields["seeded"] = True
-    if run is not None:
-        fields["run"] = run
-    if part_of is not None:
-        fields["part_of"] = part_of
-    if refunds is not None:
-        fields["refunds"] = refunds
+    marks = {"seeded": seeded or None, "run": run, "part_of": part_of, "refunds": refunds}
+    # They are written where they say something: lines of older ledgers have none.
+    fields |= {name: mark for name, mark in marks.items() if mark is not None}
     return _sealed({**fields, "previous": head.hash})
 
 
@@ -491,22 +484,13 @@ def _composed(events: Sequence[Event], delta: float, relation: Relation) -> floa
     return epsilon(events, delta=delta, relation=relation)
 
 
-def _unsampled(events: Sequence[Event]) -> bool:
-    """Whether all of them are Gaussian releases about every row."""
-    return all(
-        isinstance(event, GaussianEvent)
-        or (isinstance(event, PoissonGaussianEvent) and event.rate == 1)
-        for event in events
-    )
-
-
 def _room(before: Sequence[Event], budget: Budget) -> float:
     """Unsampled Gaussian releases are one, whose squares of mu add up."""
     epsilon, delta = budget.epsilon, budget.delta
     if not before:
         return epsilon
     spent = _composed(before, delta, budget.relation)
-    if not _unsampled(before) or spent >= epsilon:
+    if not unsampled(before) or spent >= epsilon:
         return max(0.0, epsilon - spent)
     from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 
@@ -576,7 +560,7 @@ class BudgetLedger(ABC):
 
         Proved for Gaussian releases without sampling; others need levels fixed beforehand.
         """
-        return _unsampled(self.events())
+        return unsampled(self.events())
 
     def room(self) -> float:
         """The largest epsilon, at the ledger's delta, of one more training that still fits.
@@ -831,27 +815,9 @@ class Ledger(BudgetLedger):
             self._write(fd, chain, what, asked, seeded=paid.seeded, part_of=charge)
 
     def _write(
-        self,
-        fd: int,
-        chain: Chain,
-        what: str,
-        events: tuple[Event, ...],
-        *,
-        seeded: bool,
-        run: str | None = None,
-        part_of: int | None = None,
-        refunds: int | None = None,
+        self, fd: int, chain: Chain, what: str, events: tuple[Event, ...], **marks: Any
     ) -> int:
-        line = entry_line(
-            head=chain.head,
-            time=_now(),
-            what=str(what),
-            events=events,
-            seeded=seeded,
-            run=run,
-            part_of=part_of,
-            refunds=refunds,
-        )
+        line = entry_line(head=chain.head, time=_now(), what=str(what), events=events, **marks)
         entry = parse_entry(line, chain.head, self.path.name)
         if chain.torn_bytes or chain.head_behind:
             cut(fd, chain.size)

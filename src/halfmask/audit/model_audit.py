@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.model import Model
 from halfmask.model_folder import damaged
 from halfmask.progress import part_of, tell
-from halfmask.storage import replacing, write_text
+from halfmask.storage import json_text, replacing, write_text
 from halfmask.table import Codes, KeptColumn, Table
 from halfmask.types import Floats
 
@@ -549,8 +548,7 @@ def audit_model(
         return ModelAudit(finding=finding, inferences=inferences, figure=None)
     out.mkdir(parents=True, exist_ok=True)
     found = ModelAudit(finding=finding, inferences=inferences, figure=_drawn(inferences, out))
-    text = json.dumps(found.to_json(), indent=2, allow_nan=False)
-    write_text(out / AUDIT_FILE, text)
+    write_text(out / AUDIT_FILE, json_text(found.to_json()))
     return found
 
 

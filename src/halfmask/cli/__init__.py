@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 
 import click
 
-from halfmask.cli.output import asked, heard
+from halfmask.cli.output import asked, emit_error, heard
 from halfmask.data.spool import forget
-from halfmask.errors import HalfmaskError
+from halfmask.errors import HalfmaskError, raised_at
 
 # name: (module:attribute, what `halfmask --help` says), so that help needs no import of the command
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -87,7 +87,7 @@ class LazyGroup(click.Group):
         """Run the command."""
         forget()
         words = [*getattr(ctx, "_protected_args", ()), *ctx.args]
-        with _errors_for_the_user(), _errors_as_json("--json" in words), _interruptions():
+        with _errors_for_the_user("--json" in words), _interruptions():
             return super().invoke(ctx)
 
     def main(self, *args: Any, **given: Any) -> Any:
@@ -117,65 +117,39 @@ def _interruptions() -> Iterator[None]:
 
 
 @contextmanager
-def _errors_as_json(asked: bool) -> Iterator[None]:
-    """With --json, an error is one object on standard output too, unless a result is there."""
-    from halfmask.cli.output import emit_error
-
+def _errors_for_the_user(as_json: bool) -> Iterator[None]:
+    """Words and an exit code for every error; with --json, unless a result is there, one object."""
     try:
         yield
+    except (click.exceptions.Exit, BrokenPipeError) as end:
+        if isinstance(end, BrokenPipeError):
+            _silence_stdout()
+            raise click.exceptions.Exit(141) from None
+        raise
     except HalfmaskError as error:
-        emit_error(error.to_json(), asked)
-        raise
-    except (KeyboardInterrupt, click.Abort):
-        emit_error({"kind": "interrupted", "message": "Interrupted."}, asked)
-        raise
-    except (click.exceptions.Exit, BrokenPipeError):
-        raise
-    except click.ClickException as error:
-        emit_error({"kind": "usage", "message": error.format_message()}, asked)
-        raise
-    except OSError as error:
-        emit_error({"kind": "file", "message": _of_file(error)}, asked)
-        raise
-    except ModuleNotFoundError as error:
-        needed = _missing(error)
-        known = {"kind": "not-installed", "message": needed} if needed else _UNKNOWN
-        emit_error(known, asked)
-        raise
-    except Exception:
-        emit_error(_UNKNOWN, asked)
-        raise
-
-
-_UNKNOWN = {"kind": "defect", "message": "This is a defect of halfmask: see standard error."}
-
-
-@contextmanager
-def _errors_for_the_user() -> Iterator[None]:
-    try:
-        yield
-    except HalfmaskError as error:
+        emit_error(error.to_json(), as_json)
         _end(str(error), error.exit_code)
-    except click.exceptions.Exit:
-        raise
     except (KeyboardInterrupt, click.Abort):
+        emit_error({"kind": "interrupted", "message": "Interrupted."}, as_json)
         click.echo("Interrupted.", err=True)
         raise click.exceptions.Exit(130) from None
     except click.ClickException as error:
+        emit_error({"kind": "usage", "message": error.format_message()}, as_json)
         error.show()
         raise click.exceptions.Exit(max(error.exit_code, 2)) from error
-    except BrokenPipeError:
-        _silence_stdout()
-        raise click.exceptions.Exit(141) from None
     except OSError as error:
+        emit_error({"kind": "file", "message": _of_file(error)}, as_json)
         _end(_of_file(error), 2)
-    except ModuleNotFoundError as error:
+    except Exception as error:
         needed = _missing(error)
+        known = {"kind": "not-installed", "message": needed} if needed else _UNKNOWN
+        emit_error(known, as_json)
         if needed is None:
             _defect(error)
         _end(needed, 2)
-    except Exception as error:
-        _defect(error)
+
+
+_UNKNOWN = {"kind": "defect", "message": "This is a defect of halfmask: see standard error."}
 
 
 def _of_file(error: OSError) -> str:
@@ -183,10 +157,10 @@ def _of_file(error: OSError) -> str:
     return f"{name}{error.strerror or 'cannot be read or written'}."
 
 
-def _missing(error: ModuleNotFoundError) -> str | None:
+def _missing(error: Exception) -> str | None:
     """What to install; None where it is no extra of ours."""
-    package = (error.name or "").split(".")[0]
-    if package not in _EXTRAS:
+    package = (getattr(error, "name", None) or "").split(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or package not in _EXTRAS:
         return None
     return f"This needs {package}: run pip install 'halfmask[{_EXTRAS[package]}]'."
 
@@ -210,15 +184,9 @@ def _defect(error: Exception) -> NoReturn:
     """Say where, not what: the text of a foreign exception may quote a private value."""
     if os.environ.get("HALFMASK_DEBUG"):
         raise error
-    place, trace = "?", error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if f"{os.sep}halfmask{os.sep}" in file:
-            place = f"{os.path.basename(file)}:{trace.tb_lineno}"
-        trace = trace.tb_next
     _end(
-        f"Unexpected {type(error).__name__} at {place}. This is a defect of halfmask; please "
-        "report it. HALFMASK_DEBUG=1 shows the traceback, which may quote your data.",
+        f"Unexpected {type(error).__name__} at {raised_at(error)}. This is a defect of halfmask; "
+        "please report it. HALFMASK_DEBUG=1 shows the traceback, which may quote your data.",
         1,
     )
 

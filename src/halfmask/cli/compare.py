@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from halfmask.accounting.events import Event, check_relation
 from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
 from halfmask.cli.options import read_schema, settings_options, training_options
-from halfmask.cli.output import after_this, emit, json_option, note, plain, reporting
+from halfmask.cli.output import after_this, emit, json_option, note, reporting
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.methods.auto import Choice
@@ -266,7 +265,7 @@ def compare(
     """Train several methods on DATA (CSV or Parquet) and score them side by side."""
     from halfmask.model_folder import link_ledger
     from halfmask.settings import configs_for_methods
-    from halfmask.storage import write_text
+    from halfmask.storage import json_text, write_text
 
     budget = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
     if test_file is None and out is None:
@@ -332,8 +331,7 @@ def compare(
     }
     if out is not None:
         result["figure"] = _figure(rows, out)
-        text = json.dumps(plain(result), indent=2, allow_nan=False)
-        write_text(out / "compare.json", text)
+        write_text(out / "compare.json", json_text(result))
     emit(result, _shown(result), as_json)
 
 

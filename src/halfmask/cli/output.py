@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import os
 import signal
 import sys
@@ -13,13 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
-from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, TextIO, TypeVar
 
 import click
 
 from halfmask.progress import heard_by, part_of, tell
+from halfmask.storage import json_text
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _output: ContextVar[TextIO | None] = ContextVar("output", default=None)
@@ -58,8 +57,7 @@ def emit(data: Mapping[str, Any], text: object, as_json: bool) -> None:
     """Print the result: `data` as JSON, or `text` (a string or anything rich can show)."""
     _clear_bar()
     if as_json:
-        printed = json.dumps(plain(data), indent=2, allow_nan=False)
-        click.echo(printed, file=_output.get() or sys.stdout)
+        click.echo(json_text(data), file=_output.get() or sys.stdout)
         _printed.set(True)
     elif isinstance(text, str):
         click.echo(text)
@@ -73,7 +71,7 @@ def emit_error(data: Mapping[str, Any], as_json: bool) -> None:
     """Print an error as the one JSON object, where no result was printed before it."""
     if as_json and not _printed.get():
         whole = {"kind": None, "message": None, "column": None, "row": None, **data}
-        click.echo(json.dumps({"error": plain(whole)}, indent=2), file=sys.stdout)
+        click.echo(json_text({"error": whole}), file=sys.stdout)
     _printed.set(False)
 
 
@@ -81,25 +79,6 @@ def note(text: str) -> None:
     """Tell the user something that is not the result: on standard error."""
     _clear_bar()
     click.echo(text, err=True)
-
-
-def plain(value: Any) -> Any:
-    """`value` as JSON knows it: NaN and infinities become null, arrays and tuples become lists."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Path):
-        return str(value)
-    if hasattr(value, "tolist"):  # numpy scalars and arrays
-        return plain(value.tolist())
-    raise TypeError(f"{type(value).__name__} is not a value that JSON knows")
 
 
 class _Bar:

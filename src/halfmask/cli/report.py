@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from halfmask.cli.output import emit, json_option, note, plain, reporting
+from halfmask.cli.output import emit, json_option, note, reporting
 from halfmask.cli.predict import is_vertical
 
 if TYPE_CHECKING:
-    from halfmask.report.facts import Facts
+    pass
 
 _NAMES = {"html": "report.html", "md": "report.md", "json": "report.json", "card": "README.md"}
 
@@ -78,7 +77,7 @@ def report(
     from halfmask.errors import InputError
     from halfmask.report import words
     from halfmask.report.facts import gather
-    from halfmask.storage import write_text
+    from halfmask.storage import json_text, write_text
 
     target = out or Path(_NAMES[form])
     if target.is_dir():
@@ -115,14 +114,14 @@ def report(
 
         text = page(facts)
     elif form == "json":
-        text = _as_json(facts)
+        text = json_text(facts.to_json()) + "\n"
     else:
         from halfmask.report import card
 
         text = card.card(facts) if form == "card" else card.markdown(facts)
     write_text(target, text)
     if facts_file is not None:
-        write_text(facts_file, _as_json(facts))
+        write_text(facts_file, json_text(facts.to_json()) + "\n")
     result = {
         "out": str(target),
         "format": form,
@@ -132,10 +131,6 @@ def report(
         "scores": None if facts.measured is None else dict(facts.measured.scores),
     }
     emit(result, f"{words.headline(facts.statement)}.\nReport written to {target}.", as_json)
-
-
-def _as_json(facts: Facts) -> str:
-    return json.dumps(plain(facts.to_json()), indent=2, allow_nan=False) + "\n"
 
 
 def _vertical(model: Path, target: Path, form: str, as_json: bool) -> None:

@@ -107,13 +107,10 @@ def reproduce(
     with reporting(f"reproduce {name}") as report:
         result: dict[str, Any] = run(data, out, report, seed=unsafe_seed, **chosen)
     if out is not None:
-        import json
-
-        from halfmask.cli.output import plain
-        from halfmask.storage import write_text
+        from halfmask.storage import json_text, write_text
 
         path = out / f"{name}.json"
-        write_text(path, json.dumps(plain(result), indent=2))
+        write_text(path, json_text(result))
         note(f"Results written to {path}.")
     shown = getattr(module, "shown", _results)
     emit(result, shown(result), as_json)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +23,7 @@ from halfmask.accounting.events import (
     PoissonGaussianEvent,
     RandomisedResponseEvent,
     Relation,
+    counted,
 )
 from halfmask.errors import AccountingError, HalfmaskError, InputError, MachineLostError
 from halfmask.mechanisms.clipping import check_clip_norm, clip_weights
@@ -261,7 +261,7 @@ class Releaser:
             return
         plan, self._plan = self._plan, []
         try:
-            self._pay([event for event, _ in plan], "; ".join(_counted(what for _, what in plan)))
+            self._pay([event for event, _ in plan], counted(what for _, what in plan))
         except BaseException:
             # What was refused stays open: the next release asks again. Without a plan it is gone.
             self._plan = plan if self.whole_plan else []
@@ -441,16 +441,8 @@ class SharedReleaser(Releaser):
     Guarantee: docs/proofs/distributed.md.
     """
 
-    def __init__(
-        self,
-        book: Book,
-        noise: NoiseSource,
-        machines: Machines,
-        *,
-        budget: Budget | None = None,
-        whole_plan: bool = False,
-    ) -> None:
-        super().__init__(book, noise, budget=budget, whole_plan=whole_plan)
+    def __init__(self, book: Book, noise: NoiseSource, machines: Machines, **how: Any) -> None:
+        super().__init__(book, noise, **how)
         self._machines = self.shards = machines
         self.notes = (
             f"Rows were spread over {machines.count} machines that trust each other: the first one "
@@ -498,12 +490,6 @@ def _releases(event: Event) -> int:
     if isinstance(event, GaussianEvent):
         return event.count
     return event.steps if isinstance(event, PoissonGaussianEvent) else 1
-
-
-def _counted(words: Iterable[str]) -> list[str]:
-    """The words in order, those that follow their likes counted."""
-    groups = [(word, len(list(same))) for word, same in groupby(words)]
-    return [word if count == 1 else f"{word} ({count} times)" for word, count in groups]
 
 
 class GaussianSeries:

@@ -16,24 +16,11 @@ from halfmask.errors import InputError
 _MOST_ROWS = 10**15
 
 
-def second_moment(
-    *,
-    lipschitz: float,
-    private_lipschitz: float,
-    rate: float,
-    rows: int,
-    public_lipschitz: float = 0.0,
-    public_batch: int | None = None,
-) -> float:
+def second_moment(*, lipschitz: float, private_lipschitz: float, rate: float, rows: int) -> float:
     """G²: the second moment of Algorithm 1's gradient before noise, at most."""
-    sampling = sampling_variance(
-        private_lipschitz=private_lipschitz,
-        rate=rate,
-        rows=rows,
-        public_lipschitz=public_lipschitz,
-        public_batch=public_batch,
+    return lipschitz**2 + sampling_variance(
+        private_lipschitz=private_lipschitz, rate=rate, rows=rows
     )
-    return lipschitz**2 + sampling
 
 
 def sampling_variance(

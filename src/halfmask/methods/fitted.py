@@ -75,6 +75,12 @@ def check_positive(config: Any, *names: str) -> None:
             raise InputError(f"Expected a finite {name} > 0, got {value}.")
 
 
+def check_below_one(config: Any, *names: str) -> None:
+    """Refuse settings that are no shares kept of what was before: from 0 to below 1."""
+    if not all(0 <= getattr(config, name) < 1 for name in names):
+        raise InputError(f"Expected {' and '.join(names)} in [0, 1).")
+
+
 def check_one_of(config: Any, **known: tuple[str, ...]) -> None:
     """Refuse settings that are none of the known words."""
     for name, words in known.items():

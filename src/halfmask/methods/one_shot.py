@@ -494,13 +494,7 @@ class MomentFit:
 
 def solve_moments(moments: Moments, *, private_norm: float, label_scale: float) -> MomentFit:
     """Ridge regression of the coded label on [public | private]; ‖private‖ ≤ `private_norm`."""
-    first = evidence_ridge(
-        moments.public_public,
-        moments.public_label,
-        rows=moments.rows,
-        statistic_variance=moments.public_label_variance,
-        label_scale=label_scale,
-    )
+    first = _ridge(moments, moments.public_label, label_scale)
     width = max(moments.private_private.shape[0], 1)
     onto = evidence_ridge(
         moments.public_public,

@@ -35,6 +35,7 @@ from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.release import Indices, PrivateStep, Releaser, WeighedRows, uniform_rows
 from halfmask.methods.fitted import (
     LinearFit,
+    check_below_one,
     check_one_of,
     check_positive,
     coded_targets,
@@ -266,8 +267,7 @@ class DpSgdConfig:
 
     def __post_init__(self) -> None:
         check_one_of(self, aggregate=get_args(Aggregate), schedule=get_args(Schedule))
-        if not (0 <= self.momentum < 1 and 0 <= self.ema_decay < 1):
-            raise InputError("Expected momentum and ema_decay in [0, 1).")
+        check_below_one(self, "momentum", "ema_decay")
         if self.rate is not None and not 0 < self.rate <= 1:
             raise InputError(f"Expected a sampling rate in (0, 1], got {self.rate}.")
         if self.steps is not None and self.steps < 1:

@@ -8,9 +8,6 @@ and the run goes on bit for bit.
 
 from __future__ import annotations
 
-import json
-import os
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +19,11 @@ from torch import Tensor
 
 from halfmask.errors import DataError
 from halfmask.mechanisms.noise import NoiseSource, UnsafeSeededNoise, public_generator
+from halfmask.model_folder import packed, unpacked
+from halfmask.storage import write_durably
 
 Settings = Mapping[str, float | int]
+_ARRAYS = ("parameters", "velocity", "mean")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -88,52 +88,30 @@ class Checkpoint:
             state["noise"] = _plain(noise.state)
             state["public"] = _plain(progress.public.bit_generator.state)
             state["padding"] = _plain(progress.padding.bit_generator.state)
-        part = self._path.with_name(self._path.name + ".part")
-        with part.open("wb") as file:
-            np.savez(
-                file,
-                allow_pickle=False,
-                parameters=progress.parameters.cpu().numpy(),
-                velocity=progress.velocity.cpu().numpy(),
-                mean=progress.mean.cpu().numpy(),
-                state=np.array(json.dumps(state)),
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, self._path)
+        arrays = {name: getattr(progress, name).cpu().numpy() for name in _ARRAYS}
+        write_durably(self._path, packed(state, arrays), mode=0o666)
 
     def load(self, progress: Progress, noise: NoiseSource, settings: Settings) -> Progress:
         """Where the file left off; `progress` itself where there is no file."""
         if not self._path.exists():
             return progress
-        arrays = self._stored()
         try:
-            state = json.loads(str(arrays["state"]))
+            state, arrays = unpacked(self._path.read_bytes(), self._path.name)
             if any(state["settings"][name] != value for name, value in settings.items()):
                 raise ValueError
-            for name in ("parameters", "velocity", "mean"):
+            for name in _ARRAYS:
                 getattr(progress, name).copy_(torch.from_numpy(arrays[name]))
             progress.step, progress.counted = int(state["step"]), int(state["counted"])
-        except (ValueError, KeyError, RuntimeError):
-            raise self._unusable() from None
+        except (OSError, ValueError, KeyError, RuntimeError):
+            raise DataError(
+                f"The checkpoint {str(self._path)!r} is damaged or of another training: use the "
+                "same rows, schema and options as before, or remove it to start over."
+            ) from None
         if isinstance(noise, UnsafeSeededNoise) and "noise" in state:
             noise.state = _arrays(state["noise"])
             progress.public.bit_generator.state = _arrays(state["public"])
             progress.padding.bit_generator.state = _arrays(state["padding"])
         return progress
-
-    def _stored(self) -> dict[str, Any]:
-        try:
-            with np.load(self._path, allow_pickle=False) as stored:
-                return {name: stored[name] for name in stored.files}
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            raise self._unusable() from None
-
-    def _unusable(self) -> DataError:
-        return DataError(
-            f"The checkpoint {str(self._path)!r} is damaged or of another training: use the same "
-            "rows, schema and options as before, or remove it to start over."
-        )
 
 
 def _plain(value: Any) -> Any:

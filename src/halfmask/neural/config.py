@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from halfmask.errors import InputError
-from halfmask.methods.fitted import check_positive
+from halfmask.methods.fitted import check_below_one, check_positive
 from halfmask.methods.sgd import Aggregate, Schedule
 from halfmask.neural.padding import PaddingName
 from halfmask.neural.pretrain import PretrainConfig
@@ -31,8 +31,7 @@ class CorrectionConfig:
 
     def __post_init__(self) -> None:
         check_positive(self, "steps", "clip_norm", "learning_rate")
-        if not 0 <= self.momentum < 1:
-            raise InputError("Expected momentum in [0, 1).")
+        check_below_one(self, "momentum")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +46,7 @@ class StepsConfig:
 
     def __post_init__(self) -> None:
         check_positive(self, "steps", "rate", "clip_norm", "learning_rate")
-        if not 0 <= self.momentum < 1:
-            raise InputError("Expected momentum in [0, 1).")
+        check_below_one(self, "momentum")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +103,7 @@ class NetworkDpSgdConfig:
     def __post_init__(self) -> None:
         positive = ("hidden", "steps", "rate", "clip_norm", "learning_rate", "radius")
         check_positive(self, *positive, "private_norm")
-        if not (0 <= self.momentum < 1 and 0 <= self.ema_decay < 1):
-            raise InputError("Expected momentum and ema_decay in [0, 1).")
+        check_below_one(self, "momentum", "ema_decay")
 
     @classmethod
     def of(cls, config: MlpConfig) -> NetworkDpSgdConfig:

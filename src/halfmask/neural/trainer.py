@@ -29,7 +29,7 @@ from halfmask.mechanisms.release import (
     uniform_rows,
 )
 from halfmask.mechanisms.shards import Shards, rows_in_all
-from halfmask.methods.fitted import check_one_of, check_positive
+from halfmask.methods.fitted import check_below_one, check_one_of, check_positive
 from halfmask.methods.sgd import Aggregate, Schedule, scheduled
 from halfmask.neural.checkpoint import Checkpoint, Progress
 from halfmask.neural.ghost import MlpGradients, StructuredRows
@@ -83,8 +83,7 @@ class TrainerConfig:
         check_positive(self, "steps", "rate", "clip_norm", "noise_multiplier", "learning_rate")
         if self.rate > 1:
             raise InputError(f"Expected a sampling rate in (0, 1], got {self.rate}.")
-        if not 0 <= self.momentum < 1 or not 0 <= self.ema_decay < 1:
-            raise InputError("Expected momentum and ema_decay in [0, 1).")
+        check_below_one(self, "momentum", "ema_decay")
         check_one_of(self, aggregate=get_args(Aggregate), schedule=get_args(Schedule))
 
     def rate_at(self, step: int) -> float:

@@ -100,19 +100,12 @@ def _body(facts: Facts, level: int) -> list[str]:
     lines += [f"- {_text(item)}" for item in statement.not_covered]
     lines += ["", *(_text(note) for note in statement.notes)]
     lines += [f"{head} Public and private columns", ""]
-    lines += _table(
-        ["Column", "Role", "Kind", "Known beforehand"],
-        [[column.name, column.role, column.kind, column.known] for column in facts.columns],
-    )
+    lines += _table(words.COLUMN_HEADINGS, words.column_rows(facts))
     lines += [f"{head} What an attacker can gain at most", ""]
     lines += [words.ATTACKER.format(unit=words.unit(statement)), ""]
     lines += _table(words.gain_headings(statement), words.gain_rows(facts))
     lines += [f"{head} Budget", ""]
-    charges = [
-        [str(place), charge.time or "not recorded", charge.what, words.number(charge.epsilon)]
-        for place, charge in enumerate(facts.budget.charges, start=facts.budget.left_out + 1)
-    ]
-    lines += _table(["Charge", "Time", "What was released", "Epsilon so far"], charges)
+    lines += _table(words.CHARGE_HEADINGS, words.charge_rows(facts))
     if facts.model.details.get("base_rate_only"):
         lines += [f"**{CONSTANT}**", ""]
     if (covered := facts.covered) is not None:

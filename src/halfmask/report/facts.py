@@ -15,13 +15,7 @@ from numpy.typing import NDArray
 
 from halfmask.accounting.accountant import delta as delta_at
 from halfmask.accounting.accountant import epsilon as epsilon_at
-from halfmask.accounting.events import (
-    RELATIONS,
-    Event,
-    GaussianEvent,
-    PoissonGaussianEvent,
-    Relation,
-)
+from halfmask.accounting.events import RELATIONS, Event, Relation, unsampled
 from halfmask.data.frames import as_arrow, check_columns, texts
 from halfmask.errors import DataError, InputError, LedgerError
 from halfmask.model import Model
@@ -34,6 +28,7 @@ from halfmask.table import Table
 
 if TYPE_CHECKING:
     from halfmask.accounting.ledger import Ledger
+    from halfmask.audit.model_audit import Inference
     from halfmask.effects import Effect
 
 
@@ -297,16 +292,6 @@ class Audit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inference:
-    """Shares of right guesses of a private column: without the model, with it, and at most."""
-
-    column: str
-    without_model: float
-    with_model: float
-    bound: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Facts:
     """All of it."""
 
@@ -417,17 +402,9 @@ def _effects(model: Model, told: Callable[[float, str], None] | None) -> tuple[E
     return rebuilt(lambda: tuple(effects(model, told=told)), "its effects")
 
 
-def _exact(events: Sequence[Event]) -> bool:
-    return all(
-        isinstance(event, GaussianEvent)
-        or (isinstance(event, PoissonGaussianEvent) and event.rate == 1)
-        for event in events
-    )
-
-
 def _curve(statement: Statement, relation: Relation) -> tuple[tuple[float, float], ...]:
     """Epsilon at several deltas; few where each point is a composition of sampled steps."""
-    deltas = {*(_FINE if _exact(statement.events) else _COARSE), statement.delta}
+    deltas = {*(_FINE if unsampled(statement.events) else _COARSE), statement.delta}
     points = {
         delta: epsilon_at(statement.events, delta=delta, relation=relation)
         for delta in sorted(deltas)
@@ -546,7 +523,7 @@ def _learning(details: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
 
 def _audits(file: Path) -> tuple[tuple[Audit, ...], tuple[Inference, ...]]:
     """What `halfmask audit MODEL --out` has written to `file`, or to a folder."""
-    from halfmask.audit.model_audit import AUDIT_FILE
+    from halfmask.audit.model_audit import AUDIT_FILE, Inference
 
     file = file / AUDIT_FILE if file.is_dir() else file
     try:
@@ -569,6 +546,7 @@ def _audits(file: Path) -> tuple[tuple[Audit, ...], tuple[Inference, ...]]:
                 without_model=float(each["without_model"]),
                 with_model=float(each["with_model"]),
                 bound=float(each["bound"]),
+                rows=int(each["rows"]),
             )
             for item in listed
             for each in item.get("attribute_inference", ())

@@ -110,11 +110,8 @@ def _columns(facts: Facts) -> str:
         )
 
     kept = "meant to be protected" if facts.statement.seeded else "protected"
-    table = data_table(
-        "Every column, its role and what was declared about it",
-        ["Column", "Role", "Kind", "Known beforehand"],
-        [[column.name, column.role, column.kind, column.known] for column in facts.columns],
-    )
+    caption = "Every column, its role and what was declared about it"
+    table = data_table(caption, words.COLUMN_HEADINGS, words.column_rows(facts))
     return (
         '<div class="roles">'
         + block("private", f"private: {kept}", private)
@@ -180,13 +177,8 @@ def _budget(facts: Facts) -> str:
     spent = [charge.epsilon for charge in budget.charges]
     ax = plots.budget_steps(spent, limit=budget.epsilon)
     svg = inline_svg(ax, name="budget-figure", title="Bars: epsilon spent after each charge.")
-    rows = [
-        [str(place), charge.time or "not recorded", charge.what, words.number(charge.epsilon)]
-        for place, charge in enumerate(budget.charges, start=budget.left_out + 1)
-    ]
-    table = data_table(
-        "Charges in order", ["Charge", "Time", "What was released", "Epsilon so far"], rows
-    )
+    rows = words.charge_rows(facts)
+    table = data_table("Charges in order", words.CHARGE_HEADINGS, rows)
     limit = (
         "No ledger was kept with this model: these are its own releases. If one was charged, pass "
         "it with --ledger FILE."

@@ -95,7 +95,7 @@ def epsilon_curve(
     mark_name: str = "claimed",
     ax: Axes | None = None,
 ) -> Axes:
-    """Epsilon against delta, a line a relation; `mark` is the point that was asked for."""
+    """Epsilon against delta, a line per relation; `mark` is the point that was asked for."""
     ax = ax or new_axes()
     with house_style():
         for place, (name, points) in enumerate(curves.items()):
@@ -168,7 +168,7 @@ def learning_curve(points: Sequence[Point], *, ax: Axes | None = None) -> Axes:
 
 
 def roc(curves: Mapping[str, Sequence[Point]], *, ax: Axes | None = None) -> Axes:
-    """True against false positives, a line a class."""
+    """True against false positives, a line per class."""
     ax = ax or new_axes()
     with house_style():
         ax.plot([0, 1], [0, 1], color=SERIES[5], linestyle=":", label="guessing")
@@ -223,7 +223,7 @@ def reliability(points: Sequence[tuple[float, float, float]], *, ax: Axes | None
 
 
 def guess_bars(rows: Sequence[tuple[str, float, float, float]], *, ax: Axes | None = None) -> Axes:
-    """Right guesses a column, without (plain) and with the model (hatched), and the most."""
+    """Right guesses per column, without (plain) and with the model (hatched), and the most."""
     ax = ax or new_axes(5.0, 1.2 + 0.5 * len(rows))
     with house_style():
         places = range(len(rows))
@@ -244,7 +244,7 @@ def guess_bars(rows: Sequence[tuple[str, float, float, float]], *, ax: Axes | No
 
 
 def method_bars(rows: Sequence[tuple[str, float]], *, metric: str, ax: Axes | None = None) -> Axes:
-    """One number a method, as horizontal bars with the number beside them."""
+    """One number per method, as horizontal bars with the number beside them."""
     ax = ax or new_axes(5.0, 1.0 + 0.45 * len(rows))
     with house_style():
         names = [name for name, _ in rows]

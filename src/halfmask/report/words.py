@@ -167,6 +167,23 @@ def gain_headings(statement: Statement) -> list[str]:
     ]
 
 
+COLUMN_HEADINGS = ["Column", "Role", "Kind", "Known beforehand"]
+CHARGE_HEADINGS = ["Charge", "Time", "What was released", "Epsilon so far"]
+
+
+def column_rows(facts: Facts) -> list[list[str]]:
+    """Every column, under COLUMN_HEADINGS."""
+    return [[column.name, column.role, column.kind, column.known] for column in facts.columns]
+
+
+def charge_rows(facts: Facts) -> list[list[str]]:
+    """The charges in order, under CHARGE_HEADINGS."""
+    return [
+        [str(place), charge.time or "not recorded", charge.what, number(charge.epsilon)]
+        for place, charge in enumerate(facts.budget.charges, start=facts.budget.left_out + 1)
+    ]
+
+
 SCORE_HEADINGS = ["Score", "This model", "Public columns alone", "A constant"]
 CLASS_HEADINGS = ["Class", "Rows", "Precision", "Recall", "Calibration"]
 REFERENCE_HEADINGS = ["Score", "This model", "Boosted trees", "A linear model of levels"]
@@ -176,27 +193,20 @@ def score_rows(facts: Facts) -> list[list[str]]:
     """Scores on the user's rows, under SCORE_HEADINGS; a dash where there is nothing to compare."""
     measured = facts.measured
     assert measured is not None
-    shown = {"rows": "rows", "log_loss": "log loss", "auc": "AUC", "rmse": "RMSE", "r2": "R²"}
-
-    def cell(value: float | None) -> str:
-        if value is None:
-            return "undefined (one class only)"
-        return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
-
-    others = (measured.public_alone, measured.constant)
+    words = {"log_loss": "log loss", "auc": "AUC", "rmse": "RMSE", "r2": "R²"}
+    held = (measured.scores, measured.public_alone, measured.constant)
     return [
         [
-            shown.get(name, name),
-            cell(value),
-            *(cell(other[name]) if name in other else "-" for other in others),
+            words.get(name, name),
+            *(_cell(of[name], "undefined (one class only)") if name in of else "-" for of in held),
         ]
-        for name, value in measured.scores.items()
+        for name in measured.scores
     ]
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, missing: str = "-") -> str:
     if value is None:
-        return "-"
+        return missing
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
@@ -239,7 +249,7 @@ def reference_rows(facts: Facts) -> list[list[str]]:
 
 
 def audit_rows(facts: Facts) -> list[list[str]]:
-    """Audits, one a row."""
+    """One audit per row."""
     return [
         [
             audit.mechanism,
@@ -270,7 +280,7 @@ INFERENCE_HEADINGS = [
 
 
 def inference_rows(facts: Facts) -> list[list[str]]:
-    """How well private columns are guessed, one a row."""
+    """How well private columns are guessed, one per row."""
     return [
         [
             each.column,

@@ -150,18 +150,6 @@ def _visible(character: str) -> str:
     return character
 
 
-def as_json(known: Known) -> dict[str, Any]:
-    """The declaration as keys of a schema."""
-    made: dict[str, Any] = {}
-    if known.kind is not None:
-        made["kind"] = known.kind
-    if known.bounds is not None:
-        made["bounds"] = list(known.bounds)
-    if known.categories is not None:
-        made["categories"] = list(known.categories)
-    return made
-
-
 Part = Literal["column", "label", "unit", "out"]
 """What a column is for: to learn from, to predict, to tell persons apart, or left out."""
 

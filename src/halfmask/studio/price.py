@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,15 +114,7 @@ def price(
         "measured": [],
         "if_public": [],
         "verdict": None,
-        "gains": [
-            {
-                "prior": gain.prior,
-                "belief": gain.belief,
-                "guess_before": gain.guess_before,
-                "guess_after": gain.guess_after,
-            }
-            for gain in gains
-        ],
+        "gains": [asdict(gain) for gain in gains],
     }
     private = [column for column in columns if column.role == "private"]
     if label is None or not columns or (not private and label.role == "public"):
@@ -154,8 +147,6 @@ def price(
 
 
 def _changed(label: Label, columns: Sequence[Column], name: str, at: Any, epsilon: float) -> Any:
-    from dataclasses import replace
-
     if name == label.name:
         return at(epsilon, replace(label, role="public"), columns)
     others = [replace(c, role="public") if c.name == name else c for c in columns]

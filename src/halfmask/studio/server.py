@@ -24,8 +24,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from halfmask.cli.output import plain
-from halfmask.errors import HalfmaskError, InputError
+from halfmask.errors import HalfmaskError, InputError, raised_at
+from halfmask.storage import plain
 from halfmask.studio.workshop import MissingError, NotPublicError, Workshop
 
 LOOPBACK = "127.0.0.1"
@@ -219,22 +219,13 @@ def _answer(function: Callable[[], Any]) -> Response:
     try:
         found = function()
         return found if isinstance(found, Response) else _json(found)
-    except NotPublicError as error:
-        return _json({"error": {"message": str(error)}}, 403)
-    except MissingError as error:
-        return _json({"error": {"message": str(error)}}, 404)
     except HalfmaskError as error:
-        return _json({"error": {"message": str(error)}}, 422)
+        status = {NotPublicError: 403, MissingError: 404}.get(type(error), 422)
+        return _json({"error": {"message": str(error)}}, status)
     except OSError as error:
         return _json({"error": {"message": f"A file: {error.strerror}."}}, 422)
     except Exception as error:
-        place, trace = "?", error.__traceback__
-        while trace is not None:
-            code = trace.tb_frame.f_code
-            if f"{os.sep}halfmask{os.sep}" in code.co_filename:
-                place = f"{os.path.basename(code.co_filename)}:{trace.tb_lineno}"
-            trace = trace.tb_next
-        text = f"Unexpected {type(error).__name__} at {place}: a defect of halfmask."
+        text = f"Unexpected {type(error).__name__} at {raised_at(error)}: a defect of halfmask."
         return _json({"error": {"message": text}}, 500)
 
 

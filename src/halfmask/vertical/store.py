@@ -15,21 +15,20 @@ leaves a noted memory that is put in place by the next message.
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from halfmask.accounting.ledger import Ledger, locked, resolved
 from halfmask.errors import DataError
-from halfmask.model_folder import MOST_ARRAYS, arrays_of, field, opened, rebuilt
+from halfmask.model_folder import MOST_ARRAYS, field, opened, rebuilt
+from halfmask.model_folder import packed as packed
+from halfmask.model_folder import unpacked as unpacked
 from halfmask.storage import sync_folder, write_durably
 
 
@@ -172,19 +171,6 @@ def _is_noted(ledger: Ledger, key: str, content: bytes) -> bool:
     """Whether the last that this ledger was told of the memory `key` is `content`."""
     told = [entry.what for entry in ledger.entries() if entry.what.startswith(_about(key))]
     return bool(key) and told[-1:] == [_note(key, content)]
-
-
-def packed(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """An npz archive of arrays, with plain facts as JSON in `head`."""
-    buffer = io.BytesIO()
-    np.savez(buffer, head=np.array(json.dumps(head)), **dict(arrays))  # type: ignore[arg-type]
-    return buffer.getvalue()
-
-
-def unpacked(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The inverse of `packed`; a file called `name` that holds anything else is an error."""
-    arrays = arrays_of(io.BytesIO(content), len(content), name)
-    return json.loads(str(arrays.pop("head"))), arrays
 
 
 def _part(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
