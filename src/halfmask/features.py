@@ -6,17 +6,18 @@ stored with a model, as arrays without pickle.
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import eigsh
+from sklearn.base import BaseEstimator
 from sklearn.neighbors import NearestNeighbors
 
-from halfmask.data.products import in_order
+from halfmask.data.products import in_order, parts_of
 from halfmask.errors import DataError, InputError
 
 # --- What every map of the public part can do: fit on public rows, transform rows, be stored.
@@ -24,7 +25,7 @@ from halfmask.errors import DataError, InputError
 # of arrays, stored in an npz file without pickle.
 
 
-class FeatureMap(ABC):
+class FeatureMap(BaseEstimator, ABC):  # type: ignore[misc]
     """A transformer of public rows with the manners of scikit-learn.
 
     A subclass stores its constructor's arguments under their own names, writes what `fit` learns to
@@ -46,32 +47,11 @@ class FeatureMap(ABC):
         """`fit`, then the coordinates of the same rows."""
         return self.fit(X).transform(X)
 
-    @classmethod
-    def parameters(cls) -> tuple[str, ...]:
-        """The names of the constructor's arguments."""
-        known = inspect.signature(cls).parameters.values()
-        return tuple(own.name for own in known if own.kind is own.POSITIONAL_OR_KEYWORD)
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments, as scikit-learn's `clone` wants them."""
-        return {name: getattr(self, name) for name in self.parameters()}
-
-    def set_params(self, **params: Any) -> Self:
-        """Change arguments of the constructor."""
-        for name, value in params.items():
-            if name not in self.parameters():
-                raise InputError(
-                    f"{type(self).__name__} has no parameter {name!r}: "
-                    f"expected one of {', '.join(self.parameters())}."
-                )
-            setattr(self, name, value)
-        return self
-
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Kind, parameters and what was learnt, as arrays for an npz file."""
         self.check_fitted()
         arrays = {"kind": np.array(self.kind)}
-        for name, value in self.get_params().items():
+        for name, value in self.get_params(deep=False).items():
             if value is not None:
                 arrays[f"param.{name}"] = np.asarray(value)
         for name in self.learnt:
@@ -86,7 +66,7 @@ class FeatureMap(ABC):
                 raise DataError(f"The stored map is not of kind {cls.kind!r}.")
             params = {
                 name: _plain(arrays[f"param.{name}"]) if f"param.{name}" in arrays else None
-                for name in cls.parameters()
+                for name in signature(cls).parameters
             }
             made = cls(**params)
             for name in cls.learnt:
@@ -117,12 +97,6 @@ def rows_of(X: Any, *, width: int | None = None) -> np.ndarray:
     if width is not None and rows.shape[1] != width:
         raise DataError(f"Expected rows of {width} values, got {rows.shape[1]}.")
     return rows
-
-
-def batches(n: int, size: int) -> Iterator[slice]:
-    """Consecutive slices of at most `size` rows."""
-    for start in range(0, n, size):
-        yield slice(start, min(start + size, n))
 
 
 class UnitRows(FeatureMap):
@@ -180,7 +154,7 @@ class PublicPCA(FeatureMap):
             found: np.ndarray = centred.T @ centred
             return found
 
-        for found in in_order(list(batches(n, _PCA_BATCH)), products, numbers=rows.size):
+        for found in in_order(parts_of(n, _PCA_BATCH), products, numbers=rows.size):
             moment += found
         return self.fit_moments(mean, moment / max(n, 1), rows.dtype)
 
@@ -217,7 +191,7 @@ class PublicPCA(FeatureMap):
         def fill(part: slice) -> None:
             out[part] = (rows[part] - self.mean_) @ self.basis_
 
-        for _ in in_order(list(batches(len(rows), _PCA_BATCH)), fill, numbers=rows.size):
+        for _ in in_order(parts_of(len(rows), _PCA_BATCH), fill, numbers=rows.size):
             pass
         return out
 
@@ -291,7 +265,7 @@ class PatchDictionary(FeatureMap):
         places = [side - self.patch + 1 for side in self.shape]
         edges = [np.linspace(0, p, self.pools + 1).round().astype(int)[:-1] for p in places]
         out = np.empty((len(images), self.pools**2 * words), dtype=np.float32)
-        for part in batches(len(images), self.batch):
+        for part in parts_of(len(images), self.batch):
             patches = self._patches(images[part]).reshape(-1, self.patch**2)
             match = _normalised(patches) @ self.words_
             match -= self.offset_
@@ -418,7 +392,7 @@ class NeighbourGraph(FeatureMap):
         rows = rows_of(X, width=self.rows_.shape[1])
         search = self._search()
         out = np.empty((len(rows), len(self.values_)), dtype=np.float32)
-        for part in batches(len(rows), _BATCH):
+        for part in parts_of(len(rows), _BATCH):
             squared, near = search.kneighbors(rows[part].astype(self.rows_.dtype, copy=False))
             weights = self._weights(squared, near, squared[:, -1] + 1e-12)
             weights /= weights.sum(axis=1, keepdims=True)
@@ -449,17 +423,6 @@ def _leading(matrix: sparse.spmatrix, count: int) -> tuple[np.ndarray, np.ndarra
     start = np.random.default_rng(0).standard_normal(n)
     values, vectors = eigsh(matrix, k=count, which="LA", tol=1e-3, v0=start)
     return values, vectors
-
-
-__all__ = [
-    "Chain",
-    "FeatureMap",
-    "NeighbourGraph",
-    "PatchDictionary",
-    "PublicPCA",
-    "UnitRows",
-    "feature_map_from_arrays",
-]
 
 
 class Chain(FeatureMap):
@@ -509,14 +472,7 @@ class Chain(FeatureMap):
 
 
 _KINDS: dict[str, type[FeatureMap]] = {
-    cls.kind: cls
-    for cls in (
-        Chain,
-        NeighbourGraph,
-        PatchDictionary,
-        PublicPCA,
-        UnitRows,
-    )
+    cls.kind: cls for cls in (Chain, NeighbourGraph, PatchDictionary, PublicPCA, UnitRows)
 }
 
 

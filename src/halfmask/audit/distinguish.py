@@ -53,8 +53,8 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """The finding as a JSON object."""
-        told = {**vars(self), "refuted": self.refuted}
-        return told | told.pop("details")
+        told = {name: value for name, value in vars(self).items() if name != "details"}
+        return {**told, "refuted": self.refuted, **self.details}
 
     def text(self) -> str:
         """The finding in words."""

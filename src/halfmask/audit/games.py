@@ -304,18 +304,6 @@ def one_row(*, classes: int) -> Table:
     return replace(table.kept(np.arange(1)), label=np.array([0]))
 
 
-def sampled_steps(name: str, claim: Budget) -> Game:
-    """Gradient canaries in sampled steps: a withheld contribution needs no method around it."""
-    return step_game(
-        name,
-        claim,
-        rate=RATE,
-        steps=STEPS,
-        contribution="label" if name == "label" else "general",
-        runs=enough_runs(claim.epsilon, least=10_000, most=40_000),
-    )
-
-
 def sampled_fit(
     name: str,
     method: Callable[..., Any],
@@ -323,8 +311,12 @@ def sampled_fit(
     config: Any,
     claim: Budget,
 ) -> Game:
-    """`method` on two tables of one row, which is in a step with the chance RATE."""
-    fit = fit_of(method, config)
-    return fit_game(
-        name, claim, tables, fit, runs=enough_runs(claim.epsilon, least=10_000, most=40_000)
-    )
+    """`method` on two tables of one row, which is in a step with the chance RATE.
+
+    A withheld contribution needs no method around it: gradient canaries, then.
+    """
+    runs = enough_runs(claim.epsilon, least=10_000, most=40_000)
+    if claim.relation == "replace":
+        return fit_game(name, claim, tables, fit_of(method, config), runs=runs)
+    contribution: Contribution = "label" if name == "label" else "general"
+    return step_game(name, claim, rate=RATE, steps=STEPS, contribution=contribution, runs=runs)

@@ -25,7 +25,6 @@ from halfmask.audit.games import (
     furthest,
     one_row,
     sampled_fit,
-    sampled_steps,
     step_game,
 )
 from halfmask.audit.mechanisms_neural import mlp, mlp_correction, mlp_means
@@ -38,7 +37,7 @@ from halfmask.audit.mechanisms_vertical import (
     fdml,
     randomised_response,
 )
-from halfmask.schema import Column, Label, Schema, Unit
+from halfmask.schema import Column, Label, Role, Schema, Unit
 from halfmask.table import Encoder, Table
 
 # --- The additive method as games: the whole fit, and each of its stages alone.
@@ -100,15 +99,9 @@ def additive(claim: Budget) -> Game:
     """The whole fit: the label of a row turns round. No row moves all stages by their bounds."""
     from halfmask.additive_model import fit_additive
 
-    rows = math.ceil(_STRENGTH / claim.mu)
-    first, second = _tables(_Kind(), rows, claim.relation)
-    return fit_game(
-        "additive",
-        claim,
-        (first, second),
-        fit_of(fit_additive),
-        runs=enough_runs(claim.epsilon, least=6_000, most=12_000),
-    )
+    tables = _tables(_Kind(), math.ceil(_STRENGTH / claim.mu), claim.relation)
+    runs = enough_runs(claim.epsilon, least=6_000, most=12_000)
+    return fit_game("additive", claim, tables, fit_of(fit_additive), runs=runs)
 
 
 def _stage(name: str, claim: Budget) -> Game:
@@ -131,7 +124,7 @@ def _stage(name: str, claim: Budget) -> Game:
         if each.name == name
     )
     whole = claim.scaled(1 / math.sqrt(stage.share))
-    first, second = _tables(kind, math.ceil(kind.strength / whole.mu), claim.relation)
+    tables = _tables(kind, math.ceil(kind.strength / whole.mu), claim.relation)
     runs = enough_runs(claim.epsilon)
     if name.endswith("descent"):
         runs = enough_runs(claim.epsilon, least=6_000, most=12_000)
@@ -141,12 +134,7 @@ def _stage(name: str, claim: Budget) -> Game:
     return furthest(
         [
             fit_game(
-                f"additive-{name}",
-                whole,
-                (first, second),
-                fit_of(fit_additive),
-                runs=runs,
-                stage=stage.what,
+                f"additive-{name}", whole, tables, fit_of(fit_additive), runs=runs, stage=stage.what
             )
             for _ in range(8 if kind.rare else 1)
         ]
@@ -161,11 +149,11 @@ def _tables(kind: _Kind, rows: int, relation: Relation) -> tuple[Table, Table]:
         if kind.number
         else Label("y", "private", classes=("no", "yes"), missing=skip)
     )
-    columns = [Column("level", "private", "category", categories=("a", "b"))]
+    columns = [_two_levels("level", "private")]
     if kind.public:
-        columns.append(Column("open", "public", "category", categories=("a", "b")))
+        columns.append(_two_levels("open", "public"))
     if kind.pairs:
-        columns.append(Column("second", "private", "category", categories=("a", "b")))
+        columns.append(_two_levels("second", "private"))
     schema = Schema(label, tuple(columns))
     ends: tuple[Any, Any] = (-1.0, 1.0) if kind.number else ("no", "yes")
 
@@ -204,6 +192,10 @@ def _tables(kind: _Kind, rows: int, relation: Relation) -> tuple[Table, Table]:
         two = frame("b" if kind.jump else level, ends[1] if kind.flip else ends[0])
     encoder = Encoder.fit(schema, one)
     return encoder.encode(one), encoder.encode(two)
+
+
+def _two_levels(name: str, role: Role) -> Column:
+    return Column(name, role, "category", categories=("a", "b"))
 
 
 ADDITIVE: dict[str, Make] = {
@@ -278,19 +270,15 @@ def one_shot(claim: Budget) -> Game:
 
 def sgd(claim: Budget) -> Game:
     """Algorithm 1 on a table of one row, all of it private; withheld, gradient canaries."""
-    if claim.relation == "withhold":
-        return sampled_steps("sgd", claim)
     from halfmask.methods.sgd import SgdConfig, fit_sgd
 
-    first, second = _neighbours("replace", rows=1, width=2)
+    tables = _neighbours("replace", rows=1, width=2)
     config = SgdConfig(rate=RATE, steps=STEPS, clip_norm=0.25, learning_rate=STANDSTILL)
-    return sampled_fit("sgd", fit_sgd, (first, second), config, claim)
+    return sampled_fit("sgd", fit_sgd, tables, config, claim)
 
 
 def label(claim: Budget) -> Game:
     """Algorithm 1 with a private label of three classes and public features."""
-    if claim.relation == "withhold":
-        return sampled_steps("label", claim)
     from halfmask.methods.sgd import SgdConfig, fit_sgd
 
     base = one_row(classes=3)
@@ -331,7 +319,7 @@ def gd_public_label(claim: Budget) -> Game:
         Label("y", "public", classes=("no", "yes"))
         if replaced
         else Label("y", "private", classes=("no", "yes"), missing="skip"),
-        (Column("level", "private", "category", categories=("a", "b")),),
+        (_two_levels("level", "private"),),
     )
     cells = {"level": ["a", "b"] * 2, "y": ["no", "yes"] * 2}
     other = {"level": ["b", "b", "a", "b"]} if replaced else {"y": [None, *cells["y"][1:]]}
@@ -349,7 +337,7 @@ def gd_lecture(claim: Budget) -> Game:
     replaced = claim.relation == "replace"
     schema = Schema(
         Label("y", "private", classes=("no", "yes"), missing=None if replaced else "skip"),
-        (Column("level", "private", "category", categories=("a", "b")),),
+        (_two_levels("level", "private"),),
     )
     cells = {"level": ["a", "b"], "y": ["no", "yes"]}
     other: dict[str, list[str | None]] = {"y": ["yes" if replaced else None, "yes"]}
@@ -360,17 +348,10 @@ def gd_lecture(claim: Budget) -> Game:
 
 def sgd_public(claim: Budget) -> Game:
     """Algorithm 1 with a public column: only what private parts change of the loss is clipped."""
-    if claim.relation == "withhold":
-        return sampled_steps("sgd-public", claim)
     from halfmask.methods.sgd import SgdConfig, fit_sgd
 
-    schema = Schema(
-        Label("y", "private", classes=("no", "yes")),
-        (
-            Column("level", "private", "category", categories=("a", "b")),
-            Column("open", "public", "category", categories=("a", "b")),
-        ),
-    )
+    columns = (_two_levels("level", "private"), _two_levels("open", "public"))
+    schema = Schema(Label("y", "private", classes=("no", "yes")), columns)
     tables = _read(schema, {"level": ["a"], "open": ["a"], "y": ["no"]}, {"y": ["yes"]})
     config = SgdConfig(rate=RATE, steps=STEPS, clip_norm=0.1, learning_rate=STANDSTILL)
     return sampled_fit("sgd-public", fit_sgd, tables, config, claim)
@@ -379,9 +360,9 @@ def sgd_public(claim: Budget) -> Game:
 def _two_rows(relation: Relation, *, private: bool) -> tuple[Table, Table]:
     """One unit of two rows whose labels turn round, or are missing."""
     skip: Literal["skip"] | None = None if relation == "replace" else "skip"
-    columns: tuple[Column, ...] = (Column("level", "public", "category", categories=("a", "b")),)
+    columns: tuple[Column, ...] = (_two_levels("level", "public"),)
     if private:
-        columns += (Column("hidden", "private", "category", categories=("a", "b")),)
+        columns += (_two_levels("hidden", "private"),)
     schema = Schema(
         Label("y", "private", bounds=(-1, 1), missing=skip), columns, Unit(column="id", max_rows=3)
     )
@@ -402,8 +383,6 @@ def units(claim: Budget) -> Game:
 
 def sgd_units(claim: Budget) -> Game:
     """Sampled steps that draw a unit of two rows, both of which change."""
-    if claim.relation == "withhold":
-        return sampled_steps("sgd-units", claim)
     from halfmask.methods.sgd import SgdConfig, fit_sgd
 
     config = SgdConfig(rate=RATE, steps=STEPS, clip_norm=0.1, learning_rate=STANDSTILL)
@@ -418,7 +397,7 @@ def label_span(claim: Budget) -> Game:
     skip: Literal["skip"] | None = None if claim.relation == "replace" else "skip"
     schema = Schema(
         Label("y", "private", classes=("no", "yes", "maybe"), missing=skip),
-        (Column("level", "public", "category", categories=("a", "b")),),
+        (_two_levels("level", "public"),),
     )
     end = "yes" if claim.relation == "replace" else None
     tables = _read(schema, {"level": ["a", "b"], "y": ["no", "no"]}, {"y": [end, "no"]})

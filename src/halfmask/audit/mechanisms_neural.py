@@ -21,7 +21,6 @@ from halfmask.audit.games import (
     fit_of,
     one_row,
     sampled_fit,
-    sampled_steps,
 )
 from halfmask.mechanisms.release import Releaser
 from halfmask.table import Table
@@ -29,8 +28,6 @@ from halfmask.table import Table
 
 def mlp(claim: Budget) -> Game:
     """A network with everything private; the two labels of a row have opposite gradients."""
-    if claim.relation == "withhold":
-        return sampled_steps("mlp", claim)
     from halfmask.neural.config import NetworkDpSgdConfig
     from halfmask.neural.method import fit_mlp
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from halfmask.accounting import accountant
-from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import Event, Relation
 from halfmask.audit.distinguish import Finding
 from halfmask.data.derived import PublicLabel
@@ -106,11 +105,9 @@ class Canaries:
         if table.label is None:
             raise InputError("Canaries need labelled rows: pass the data with its label.")
         generator = np.random.default_rng()
-        _, owners = (
-            (None, np.arange(table.n))
-            if table.unit is None
-            else np.unique(table.unit, return_index=True)
-        )
+        owners = np.arange(table.n)
+        if table.unit is not None:
+            owners = np.unique(table.unit, return_index=True)[1]
         if not 1 <= count <= len(owners):
             raise InputError(f"Expected between 1 and {len(owners)} canaries, got {count}.")
         rows = np.sort(generator.choice(owners, size=count, replace=False))
@@ -132,10 +129,6 @@ class Canaries:
         chosen = np.flatnonzero(self.coins)
         mixed = self.first.planted(chosen, self.second.kept(chosen))
         return table.planted(self.rows, mixed)
-
-    def alone(self, second: bool) -> Table:
-        """The canaries alone, all with their first or all with their second value."""
-        return self.second if second else self.first
 
 
 def one_run(
@@ -190,7 +183,7 @@ def take(table: Table, rows: NDArray[np.int64]) -> Table:
 
 def _lean(score: Callable[[Table], Floats], planted: Canaries) -> Floats:
     """How much better the second value of each canary fits than the first."""
-    lean: Floats = score(planted.alone(True)) - score(planted.alone(False))
+    lean: Floats = score(planted.second) - score(planted.first)
     return lean
 
 
@@ -307,10 +300,6 @@ class Inference:
     with_model: float
     bound: float
     rows: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The inference as a JSON object."""
-        return asdict(self)
 
 
 class GuessingGain:
@@ -467,7 +456,7 @@ class ModelAudit:
         """The finding's fields, with the columns beside them."""
         return {
             **self.finding.to_json(),
-            "attribute_inference": [inference.to_json() for inference in self.inferences],
+            "attribute_inference": [asdict(inference) for inference in self.inferences],
             "figure": self.figure,
             "audited": AUDITED.format(**self.finding.details, mechanism=self.finding.mechanism),
             "covered_by_guarantee": False,
@@ -512,11 +501,7 @@ def audit_model(
         try:
             return train(
                 planted,
-                Budget(
-                    epsilon=privacy.calibrated_epsilon,
-                    delta=privacy.delta,
-                    relation=privacy.relation,
-                ),
+                privacy.budget,
                 method=model.method,
                 noise=noise_source(),
                 encoder=model.encoder,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfmask.cli.options import PATH, RELATION
 from halfmask.cli.output import emit, json_option, note, reporting
 
 if TYPE_CHECKING:
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", required=False, type=click.Path(path_type=Path))
-@click.option("--data", type=click.Path(path_type=Path), help="The rows to plant canaries in.")
+@click.argument("model", required=False, type=PATH)
+@click.option("--data", type=PATH, help="The rows to plant canaries in.")
 @click.option("--mechanism", help="A mechanism by name instead of a model (see --list).")
 @click.option("--epsilon", type=float, default=1.0, show_default=True, help="What it claims.")
 @click.option("--delta", type=float, default=1e-5, show_default=True)
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--relation",
-    type=click.Choice(["replace", "withhold"]),
+    type=RELATION,
     default="replace",
     show_default=True,
     help="How the two inputs of a mechanism differ.",
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--canaries", type=int, default=1000, show_default=True, help="In a model's data.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="A folder outside the model's to keep a model's audit in; it tells of private rows "
     "(default: it is only printed).",
 )

@@ -17,7 +17,7 @@ from halfmask.accounting.budget import Budget, round_down
 from halfmask.accounting.events import Event, check_relation
 from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
-from halfmask.cli.options import read_schema, settings_options, training_options
+from halfmask.cli.options import PATH, read_schema, settings_options, training_options
 from halfmask.cli.output import after_this, emit, json_option, note, reporting
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
@@ -123,10 +123,8 @@ def plan(
     if not methods:
         raise InputError("Name at least one method with --methods.")
     epsilon, delta = budget.epsilon, budget.delta
-    each = gaussian_epsilon(gaussian_mu(epsilon, delta) / len(methods) ** 0.5, delta)
     choices, auto = _distinct(table, methods, configs or {})
-    if len(choices) < len(methods):
-        each = gaussian_epsilon(gaussian_mu(epsilon, delta) / len(choices) ** 0.5, delta)
+    each = gaussian_epsilon(gaussian_mu(epsilon, delta) / len(choices) ** 0.5, delta)
     each = min(each, epsilon)
     empty = blank(table)
     for _ in range(_ATTEMPTS):
@@ -239,12 +237,12 @@ NOT_COVERED = "Scores are computed from the labels of the test rows: not covered
 @click.option(
     "--test",
     "test_file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Labelled rows that were not trained on, to score every method.",
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="A new folder for the models, compare.json and compare.svg.",
 )
 @json_option

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from halfmask.accounting.budget import printed, printed_room
-from halfmask.accounting.events import RELATIONS
+from halfmask.cli.options import PATH, RELATION
 from halfmask.cli.output import emit, json_option
 
 if TYPE_CHECKING:
     from halfmask.accounting.ledger import Ledger
 
-_FILE = click.Path(path_type=Path)
 _FIXED_BEFOREHAND = (
     "The total holds for noise levels that were fixed before looking at results charged here."
 )
@@ -27,10 +26,10 @@ def ledger() -> None:
 
 
 @ledger.command()
-@click.argument("file", type=_FILE)
+@click.argument("file", type=PATH)
 @click.option("--epsilon", type=float, required=True, help="What may be spent in all.")
 @click.option("--delta", type=float, required=True, help="Between 0 and 1, well below 1/rows.")
-@click.option("--relation", type=click.Choice(RELATIONS), default="replace", show_default=True)
+@click.option("--relation", type=RELATION, default="replace", show_default=True)
 @json_option
 def create(*, file: Path, epsilon: float, delta: float, relation: str, as_json: bool) -> None:
     """Start a ledger in FILE, with FILE.head beside it; keep the two together."""
@@ -41,7 +40,7 @@ def create(*, file: Path, epsilon: float, delta: float, relation: str, as_json: 
 
 
 @ledger.command()
-@click.argument("file", type=_FILE)
+@click.argument("file", type=PATH)
 @json_option
 def show(*, file: Path, as_json: bool) -> None:
     """What was charged, what is spent and what is left."""
@@ -88,7 +87,7 @@ def show(*, file: Path, as_json: bool) -> None:
 
 
 @ledger.command()
-@click.argument("file", type=_FILE)
+@click.argument("file", type=PATH)
 @json_option
 def verify(*, file: Path, as_json: bool) -> None:
     """Check every line of the ledger; ends with 2 where it was edited or truncated."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from halfmask.accounting.events import RELATIONS
+
 if TYPE_CHECKING:
     from halfmask.data.reading import FileRows
     from halfmask.methods.auto import Choice
@@ -38,7 +40,15 @@ def names_of(files: Sequence[Path]) -> list[str]:
     return list(found)
 
 
+PATH = click.Path(path_type=Path)
+RELATION = click.Choice(RELATIONS)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def schema_option(function: _Function) -> _Function:
+    """--schema FILE, required; it arrives as `schema_file`."""
+    words = "The TOML file that says which columns are private (see: halfmask init)."
+    return click.option("--schema", "schema_file", required=True, type=PATH, help=words)(function)
 
 
 def _all_of(options: Sequence[Callable[[Any], Any]]) -> Callable[[_Function], _Function]:
@@ -78,14 +88,8 @@ def training_options(*, epsilon: str, ledger: str) -> Callable[[_Function], _Fun
     `epsilon` says whose budget it is, `ledger` which one is charged where none is named.
     """
     options = (
-        click.argument("data", type=click.Path(path_type=Path)),
-        click.option(
-            "--schema",
-            "schema_file",
-            required=True,
-            type=click.Path(path_type=Path),
-            help="The TOML file that says which columns are private (see: halfmask init).",
-        ),
+        click.argument("data", type=PATH),
+        schema_option,
         click.option("--epsilon", type=float, required=True, help=epsilon),
         click.option(
             "--delta",
@@ -96,7 +100,7 @@ def training_options(*, epsilon: str, ledger: str) -> Callable[[_Function], _Fun
         ),
         click.option(
             "--relation",
-            type=click.Choice(["replace", "withhold"]),
+            type=RELATION,
             default="replace",
             show_default=True,
             help="What two neighbouring tables may differ in.",
@@ -104,7 +108,7 @@ def training_options(*, epsilon: str, ledger: str) -> Callable[[_Function], _Fun
         click.option(
             "--ledger",
             "ledger_file",
-            type=click.Path(path_type=Path),
+            type=PATH,
             help=f"Charge this data set's ledger (default: {ledger}).",
         ),
     )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from halfmask.accounting.budget import Budget, printed
-from halfmask.accounting.events import PAIRS, RELATIONS, check_relation
-from halfmask.cli.options import read_schema
+from halfmask.accounting.events import PAIRS, check_relation
+from halfmask.cli.options import PATH, RELATION, read_schema
 from halfmask.cli.output import emit, json_option, note
 from halfmask.errors import InputError
 
@@ -142,18 +142,13 @@ def _check(
             raise InputError(f"Expected a finite {name} > 0, got {value:g}.")
     if steps is not None and steps < 1:
         raise InputError(f"Expected --steps >= 1, got {steps}.")
-    given = [name for name, value in _named(noise, steps, epsilon) if value is not None]
+    asked = {"--noise": noise, "--steps": steps, "--epsilon": epsilon}
+    given = [name for name, value in asked.items() if value is not None]
     if len(given) != 2:
         found = " and ".join(given) or "none of them"
         raise InputError(
             f"Give two of --noise, --steps and --epsilon to find the third; got {found}."
         )
-
-
-def _named(
-    noise: float | None, steps: int | None, epsilon: float | None
-) -> tuple[tuple[str, float | None], ...]:
-    return ("--noise", noise), ("--steps", steps), ("--epsilon", epsilon)
 
 
 _METHODS = ("auto", "additive", "one-shot", "gd", "sgd", "dp-sgd", "label-span")
@@ -168,12 +163,12 @@ _ASSUMES = "rows of norm at most 1 and coefficients in the unit ball"
 @click.option(
     "--schema",
     "schema_file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Take columns, roles and classes from this schema: the plan of the default for tables.",
 )
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="With --schema: count the rows (and rows per person) of this file, as train will.",
 )
 @click.option("--epsilon", type=float, required=True, help="The budget.")
@@ -192,7 +187,7 @@ _ASSUMES = "rows of norm at most 1 and coefficients in the unit ball"
     help="How many columns are public: the plan of the default for tables.  [default: 0]",
 )
 @click.option("--public-label", is_flag=True, help="The label is public.")
-@click.option("--relation", type=click.Choice(RELATIONS), default="replace", show_default=True)
+@click.option("--relation", type=RELATION, default="replace", show_default=True)
 @click.option("--method", type=click.Choice(_METHODS), default="auto", show_default=True)
 @click.option(
     "--bound",
@@ -202,9 +197,7 @@ _ASSUMES = "rows of norm at most 1 and coefficients in the unit ball"
     help="The sharpest bound here; with --method gd Theorem 1 of the DP-ERM lecture; with --method "
     "sgd Theorems 2.1 and 2.4 of the feature-DP paper.",
 )
-@click.option(
-    "--plot", type=click.Path(path_type=Path), help="Write error against rows and epsilon here."
-)
+@click.option("--plot", type=PATH, help="Write error against rows and epsilon here.")
 @json_option
 def plan(
     *,
@@ -237,7 +230,6 @@ def plan(
     Otherwise: a bound on the excess risk on the training rows (a difference of mean losses) for
     rows of norm at most 1 and coefficients in the unit ball. Nothing is charged.
     """
-    from halfmask.errors import InputError
     from halfmask.methods.planner import RunFacts
     from halfmask.methods.planner import plan as make_plan
 
@@ -353,7 +345,6 @@ def _from_schema(
     budget: Budget,
 ) -> tuple[RunFacts, float]:
     """The facts of a table, and how many rows it counts as: a person with several counts as one."""
-    from halfmask.errors import InputError
     from halfmask.methods.planner import RunFacts
 
     if schema_file is None:
@@ -400,7 +391,6 @@ def _additive(task: RunFacts, method: str, *, with_schema: bool) -> str | None:
 def _emit_table_plan(
     task: RunFacts, counted: float, reason: str, plot: Path | None, as_json: bool
 ) -> None:
-    from halfmask.errors import InputError
     from halfmask.methods.planner import table_plan
 
     if plot is not None:
@@ -473,7 +463,6 @@ def draw(made: RunPlan, path: Path) -> None:
     """Error against rows, a line for each epsilon, as a picture file."""
     from matplotlib.figure import Figure
 
-    from halfmask.errors import InputError
     from halfmask.storage import replacing
 
     figure = Figure(figsize=(6, 4), layout="constrained")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfmask.cli.options import encoded_pieces
+from halfmask.cli.options import PATH, encoded_pieces
 from halfmask.cli.output import emit, json_option, reporting
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
-@click.argument("data", type=click.Path(path_type=Path))
+@click.argument("model", type=PATH)
+@click.argument("data", type=PATH)
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The CSV file to write (default: standard output).",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the file of --out if there is one.")
@@ -80,8 +80,8 @@ NOT_COVERED = "Computed from the labels of these rows: not covered by the guaran
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
-@click.argument("data", type=click.Path(path_type=Path))
+@click.argument("model", type=PATH)
+@click.argument("data", type=PATH)
 @click.option(
     "--party",
     "parties",
@@ -92,7 +92,7 @@ NOT_COVERED = "Computed from the labels of these rows: not covered by the guaran
 @click.option("--by", metavar="COLUMN", help="Scores for each value of this column of DATA.")
 @click.option(
     "--reference",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Fit models without privacy on this file (the training rows), to compare: NOT PRIVATE.",
 )
 @json_option

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from halfmask.cli.options import PATH
 from halfmask.cli.output import emit, json_option, note, reporting
 from halfmask.cli.predict import is_vertical
 
@@ -17,33 +18,33 @@ _NAMES = {"html": "report.html", "md": "report.md", "json": "report.json", "card
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=PATH)
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The file to write (default: report.html, report.md, report.json, or README.md for card).",
 )
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Labelled rows to score the model on; what they show is not covered by the guarantee.",
 )
 @click.option("--by", metavar="COLUMN", help="With --data: scores for each value of its column.")
 @click.option(
     "--reference",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="With --data: fit models without privacy on this file, to compare: NOT PRIVATE.",
 )
 @click.option(
     "--ledger",
     "ledger_file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The data set's ledger, if training charged one outside the model folder.",
 )
 @click.option(
     "--audit",
     "audit_file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The result of `halfmask audit MODEL --out DIR` to show; it tells of private rows.",
 )
 @click.option(
@@ -57,7 +58,7 @@ _NAMES = {"html": "report.html", "md": "report.md", "json": "report.json", "card
 @click.option(
     "--facts",
     "facts_file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Also write here what --format json writes; what the model learnt is found once for both.",
 )
 @json_option

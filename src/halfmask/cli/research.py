@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from halfmask.accounting.budget import printed
+from halfmask.cli.options import PATH
 from halfmask.cli.output import emit, json_option, note, reporting
 from halfmask.errors import InputError
 
@@ -55,7 +56,7 @@ def found(module: str) -> Any:
     envvar="HALFMASK_DATA",
     help="The folder of published files (or HALFMASK_DATA).",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Where the figure and JSON go.")
+@click.option("--out", type=PATH, help="Where the figure and JSON go.")
 @click.option(
     "--unsafe-seed",
     type=int,

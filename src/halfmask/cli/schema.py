@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfmask.accounting.events import RELATIONS
+from halfmask.cli.options import PATH, RELATION, schema_option
 from halfmask.cli.output import emit, json_option, note
 
 if TYPE_CHECKING:
@@ -243,14 +243,8 @@ def _label_hint(kinds: dict[str, str], label: str | None) -> str:
 
 
 @click.command()
-@click.argument("data", type=click.Path(path_type=Path))
-@click.option(
-    "--schema",
-    "schema_file",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The TOML file that says which columns are private.",
-)
+@click.argument("data", type=PATH)
+@schema_option
 @click.option(
     "--public",
     "functions",
@@ -260,12 +254,8 @@ def _label_hint(kinds: dict[str, str], label: str | None) -> str:
     help="A function that becomes a public column, repeatable: round, band, prefix, presence, top, "
     "join.",
 )
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The CSV to write.")
-@click.option(
-    "--schema-out",
-    type=click.Path(path_type=Path),
-    help="Write the schema with the new columns here.",
-)
+@click.option("--out", required=True, type=PATH, help="The CSV to write.")
+@click.option("--schema-out", type=PATH, help="Write the schema with the new columns here.")
 @json_option
 def derive(
     data: Path,
@@ -328,20 +318,14 @@ FOR_THE_HOLDER = (
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--schema",
-    "schema_file",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The TOML file that says which columns are private (see: halfmask init).",
-)
+@click.argument("file", type=PATH)
+@schema_option
 @click.option("--epsilon", type=float, default=1.0, show_default=True, help="The budget to come.")
 @click.option("--delta", type=float, default=1e-6, show_default=True, help="The budget to come.")
-@click.option("--relation", type=click.Choice(RELATIONS), default="replace", show_default=True)
+@click.option("--relation", type=RELATION, default="replace", show_default=True)
 @click.option(
     "--full",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write the schema here with patterns, groups and includes written out.",
 )
 @json_option

@@ -10,35 +10,34 @@ from pathlib import Path
 
 import click
 
+from halfmask.cli.options import PATH
 from halfmask.cli.output import emit, json_option, note
-
-_PATH = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("file", type=_PATH)
+@click.argument("file", type=PATH)
 @click.option(
     "--schema",
     "schema_file",
-    type=_PATH,
+    type=PATH,
     help="The schema to start from, if it exists, and to save to.  [default: FILE's name, .toml]",
 )
 @click.option(
     "--dictionary",
     "dictionaries",
     multiple=True,
-    type=_PATH,
+    type=PATH,
     help="Bounds and categories: a data dictionary (CSV), or another schema (TOML). Repeatable.",
 )
 @click.option("--label", metavar="NAME", help="The column to predict.")
 @click.option(
     "--ledger",
     "ledger_file",
-    type=_PATH,
+    type=PATH,
     help="The ledger that trainings charge.  [default: ledger.jsonl in the folder of --out]",
 )
 @click.option(
-    "--out", type=_PATH, help="The folder for models and reports.  [default: FILE's name, -studio]"
+    "--out", type=PATH, help="The folder for models and reports.  [default: FILE's name, -studio]"
 )
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="A port; 0 takes a free one."
@@ -99,7 +98,7 @@ def studio(
         )
         sys.stdout.flush()
         note("Ctrl-C ends it; what you chose is kept.")
-        door = None if no_browser else _opened(address)
+        page = None if no_browser else _opened(address)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             serve(application(workshop, token=token, port=bound), opened)
@@ -107,8 +106,8 @@ def studio(
             pass
         finally:
             workshop.close()
-            if door is not None:
-                door.unlink(missing_ok=True)
+            if page is not None:
+                page.unlink(missing_ok=True)
     note(f"Ended. The draft is in {workshop.draft.file}.")
 
 
@@ -124,9 +123,9 @@ def _opened(address: str) -> Path | None:
             f'<p><a href="{address}">Open the studio</a></p>'
         )
     try:
-        shown = webbrowser.open(Path(name).as_uri())
+        opened = webbrowser.open(Path(name).as_uri())
     except webbrowser.Error:
-        shown = False
-    if not shown:
+        opened = False
+    if not opened:
         note("No browser could be opened: open the address above.")
     return Path(name)

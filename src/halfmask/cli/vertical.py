@@ -24,8 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 import click
 
 from halfmask.accounting.budget import printed
-from halfmask.accounting.events import RELATIONS
-from halfmask.cli.options import settings_options
+from halfmask.cli.options import PATH, RELATION, settings_options
 from halfmask.cli.output import emit, json_option, note
 from halfmask.errors import HalfmaskError, InputError
 
@@ -67,7 +66,7 @@ def vertical() -> None:
 )
 @click.option("--epsilon", type=float, default=1.0, show_default=True, help="For each party.")
 @click.option("--delta", type=float, default=1e-6, show_default=True)
-@click.option("--relation", type=click.Choice(RELATIONS), default="replace", show_default=True)
+@click.option("--relation", type=RELATION, default="replace", show_default=True)
 @click.option("--test-label", "test_label_file", type=FILE)
 @click.option("--test-party", "test_parties", multiple=True, metavar="NAME=FILE")
 @click.option(
@@ -82,7 +81,7 @@ def vertical() -> None:
 @click.option("--hide-labels", type=float, metavar="EPSILON", help="Randomise labels first.")
 @click.option("--ledger", "ledgers", multiple=True, metavar="NAME=FILE", help="A party's budget.")
 @click.option("--label-ledger", type=FILE, help="The label holder's budget.")
-@click.option("--out", type=click.Path(path_type=Path), help="A new folder for the model.")
+@click.option("--out", type=PATH, help="A new folder for the model.")
 @click.option("--unsafe-seed", type=int, help="Reproducible noise: not private.")
 @json_option
 def simulate(
@@ -362,7 +361,7 @@ def named_files(pairs: tuple[str, ...], option: str) -> dict[str, Path]:
 @vertical.command()
 @click.argument("run", type=click.Path(path_type=Path, exists=True, resolve_path=True))
 @click.option("--id-file", type=FILE, required=True, help="A column of the ids to predict.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The CSV to write.")
+@click.option("--out", type=PATH, required=True, help="The CSV to write.")
 @click.option(
     "--party",
     "parties",

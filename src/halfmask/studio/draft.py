@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -33,6 +32,7 @@ from halfmask.schema import (
     read_tables,
     schema_parts,
 )
+from halfmask.storage import write_durably
 
 # --- What a person types about a column, and how it is shown again.
 # `0..120`, `2000-01-01..2024-12-31`, `no | yes`, or a kind alone: number, category, date, bool. All
@@ -193,7 +193,7 @@ class Entry:
 
     def declared(self, text: str) -> Entry:
         """With what was typed; with the text and what is wrong where it cannot be read."""
-        blank = replace(self, kind=None, bounds=None, categories=None, typed=None, problem=None)
+        blank = replace(self, **vars(NOTHING), typed=None, problem=None)
         if self.part == "unit":
             if not text.strip():
                 return replace(blank, max_rows=None)
@@ -210,15 +210,8 @@ class Entry:
         """With kind, bounds and categories as declared."""
         if known == self.known:
             return self
-        return replace(
-            self,
-            kind=known.kind,
-            bounds=known.bounds,
-            categories=known.categories,
-            bins=self.bins if known.kind in ("number", "date") else None,
-            typed=None,
-            problem=None,
-        )
+        bins = self.bins if known.kind in ("number", "date") else None
+        return replace(self, **vars(known), bins=bins, typed=None, problem=None)
 
 
 Guess = Callable[[str], Kind]
@@ -273,7 +266,7 @@ class Draft:
                 draft._read_schema()
             if label is not None:
                 draft._choose_label(label)
-            draft._fill(range(len(names)))
+            draft.entries = draft._filled(range(len(names)), over=False)
         return draft
 
     def _choose_label(self, label: str) -> None:
@@ -406,15 +399,12 @@ class Draft:
             self.keep()
         return changed
 
-    def _fill(self, places: Iterable[int]) -> None:
-        self.entries = self._filled(places, over=False)
-
     def _filled(self, places: Iterable[int], *, over: bool) -> tuple[Entry, ...]:
         entries = list(self.entries)
         for place in places:
             entry = entries[place]
             found = self.dictionary.get(entry.name)
-            bare = entry.known == Known() and entry.typed is None
+            bare = entry.known == NOTHING and entry.typed is None
             if found is not None and entry.part != "unit" and (over or bare):
                 entries[place] = entry.with_known(found)
         return tuple(entries)
@@ -427,19 +417,15 @@ class Draft:
 
     def tables(self, guess: Guess) -> dict[str, Any]:
         """The tables of the schema; kinds of public columns that were not declared are guessed."""
-        made: dict[str, Any] = {}
+        made: dict[str, Any] = {"columns": {}}
         for entry in self.entries:
             if entry.part == "label":
                 made["label"] = _label_keys(entry)
-        made["columns"] = {
-            entry.name: _column_keys(entry, guess)
-            for entry in self.entries
-            if entry.part == "column"
-        }
-        made["columns"] |= self.made
-        for entry in self.entries:
-            if entry.part == "unit":
+            elif entry.part == "unit":
                 made["unit"] = _bare({"column": entry.name, "max_rows": entry.max_rows})
+            elif entry.part == "column":
+                made["columns"][entry.name] = _column_keys(entry, guess)
+        made["columns"] |= self.made
         return made
 
     def problems(self, tables: Mapping[str, Any]) -> list[tuple[str | None, str]]:
@@ -560,16 +546,9 @@ _KEPT = ("bins", "party", "missing", "public")
 
 def _declared(entry: Entry, part: Part, keys: Mapping[str, Any]) -> Entry:
     """An entry as a schema has it. A role that is none, or no role, is private."""
-    known = _known(keys)
-    return replace(
-        entry,
-        part=part,
-        role="public" if keys.get("role") == "public" else "private",
-        kind=known.kind,
-        bounds=known.bounds,
-        categories=known.categories,
-        **{key: keys[key] for key in _KEPT if keys.get(key) is not None},
-    )
+    role: Role = "public" if keys.get("role") == "public" else "private"
+    kept = {key: keys[key] for key in _KEPT if keys.get(key) is not None}
+    return replace(entry, part=part, role=role, **vars(_known(keys)), **kept)
 
 
 def _entry(stored: Mapping[str, Any]) -> Entry:
@@ -597,11 +576,7 @@ def _only(
     for at, entry in enumerate(entries):
         if at == place and entry.part != part:
             # The role stays: a label is as private as the column was.
-            known = (
-                entry
-                if part == "label"
-                else replace(entry, kind=None, bounds=None, categories=None)
-            )
+            known = entry if part == "label" else replace(entry, **vars(NOTHING))
             made.append(
                 replace(known, part=part, bins=None, typed=None, problem=None, max_rows=None)
             )
@@ -715,17 +690,7 @@ def placeholders(entries: Iterable[Entry]) -> tuple[Label | None, tuple[Column, 
 
 
 def _write(target: Path, text: str) -> None:
-    """All of it or nothing: a new file takes the place of the old one."""
+    """All of it or nothing, for whoever could read the file that was there."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.")
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else 0o644)
-        os.replace(name, target)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
+    mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
+    write_durably(target, text.encode("utf-8"), mode=mode)

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from halfmask.accounting.budget import Budget, printed
-from halfmask.accounting.events import check_delta, check_epsilon, check_relation
+from halfmask.accounting.events import check_epsilon, check_relation
 from halfmask.checking import Checked, Looked, check_rows, look_at
 from halfmask.data.cells import moment_text
 from halfmask.data.frames import dates, numbers, texts
@@ -447,9 +447,7 @@ class Workshop:
 
     def price(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """What to expect, an attacker's gain, the ledger, and warnings of `check`."""
-        epsilon, delta = _number(asked, "epsilon"), _number(asked, "delta")
-        check_epsilon(epsilon)
-        check_delta(delta)
+        epsilon, delta = _epsilon_and_delta(asked)
         with self._lock:
             ledger = ledger_facts(self.files.ledger)
             relation = check_relation("replace" if ledger is None else ledger["relation"])
@@ -502,9 +500,7 @@ class Workshop:
             }
 
     def _steps(self, asked: Mapping[str, Any]) -> tuple[str, list[Step]]:
-        epsilon, delta = _number(asked, "epsilon"), _number(asked, "delta")
-        check_epsilon(epsilon)
-        check_delta(delta)
+        epsilon, delta = _epsilon_and_delta(asked)
         out, book = self.files.out, self.files.ledger
         taken = [
             int(path.name[6:].split(".")[0]) for path in out.glob("model-*") if _numbered(path)
@@ -648,7 +644,6 @@ def _effect(stored: Mapping[str, Any]) -> dict[str, Any]:
         share=None if stored["share"] is None else tuple(stored["share"]),
         **{key: tuple(stored[key]) for key in lists},
     )
-    rows = [row for row in effect.rows(_MOST_LEVELS)]
     return {
         "column": shown_name(effect.column),
         "role": effect.role,
@@ -660,7 +655,7 @@ def _effect(stored: Mapping[str, Any]) -> dict[str, Any]:
         "high": effect.high,
         "rows": [
             {"level": shown_name(r.level), "value": r.value, "low": r.low, "high": r.high}
-            for r in rows
+            for r in effect.rows(_MOST_LEVELS)
         ],
     }
 
@@ -677,6 +672,11 @@ def _number(asked: Mapping[str, Any], key: str) -> float:
     if not 0 < value < float("inf"):
         raise InputError(f"Expected {key} above 0.")
     return value
+
+
+def _epsilon_and_delta(asked: Mapping[str, Any]) -> tuple[float, float]:
+    budget = Budget(epsilon=_number(asked, "epsilon"), delta=_number(asked, "delta"))
+    return budget.epsilon, budget.delta
 
 
 def _shown(message: str) -> str:

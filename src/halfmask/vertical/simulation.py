@@ -227,17 +227,8 @@ def simulate_admm(
     watch = partial(_watched, table, tuple(parties.values()), config.loss)
     state = run_admm(channel, targets, config, watch=watch)
     history = tuple({"round": float(r.number), **r.watched} for r in state.history)
-    return Simulation(
-        method="admm",
-        run=state.run,
-        parties=tuple(parties),
-        history=history,
-        releasers=releasers if config.is_private else {},
-        costs=costs,
-        coefficients={name: side.x for name, side in parties.items()},
-        combination=sum_of_scores(len(parties)),
-        traffic=_traffic(channel, len(history)),
-    )
+    paid = releasers if config.is_private else {}
+    return _summed("admm", state.run, parties, channel, history, paid, costs)
 
 
 def simulate_fdml(
@@ -262,13 +253,28 @@ def simulate_fdml(
     watch = partial(_watched, table, tuple(parties.values()), config.loss)
     history = tuple(run_fdml(channel, 2 * table.labels - 1, config, watch=watch))
     private = config.noise == "row"
+    costs = {"person": _person(spent, len(parties))} if private else {}
+    paid = releasers if private else {}
+    return _summed("fdml-sgd", secrets.token_hex(8), parties, channel, history, paid, costs)
+
+
+def _summed(
+    method: str,
+    run: str,
+    parties: Mapping[str, AdmmParty] | Mapping[str, FdmlParty],
+    channel: LocalChannel,
+    history: tuple[Mapping[str, float], ...],
+    releasers: Mapping[str, Releaser],
+    costs: Mapping[str, float],
+) -> Simulation:
+    """A run whose prediction is the sum of the parties' scores."""
     return Simulation(
-        method="fdml-sgd",
-        run=secrets.token_hex(8),
+        method=method,
+        run=run,
         parties=tuple(parties),
         history=history,
-        releasers=releasers if private else {},
-        costs={"person": _person(spent, len(parties))} if private else {},
+        releasers=releasers,
+        costs=costs,
         coefficients={name: side.x for name, side in parties.items()},
         combination=sum_of_scores(len(parties)),
         traffic=_traffic(channel, len(history)),
