@@ -93,7 +93,9 @@ def doors(monkeypatch: pytest.MonkeyPatch, door: Any) -> Iterator[list[Any]]:
 
     with monkeypatch.context() as patched:
         patched.setattr(
-            training_module, "train", lambda *given, **named: real(*given, **named, door=opened)
+            training_module,
+            "train",
+            lambda *given, **named: real(*given, **named, make_releaser=opened),
         )
         yield made
 

@@ -129,7 +129,9 @@ def hunted(
     budget = ["--epsilon", "8", "--delta", "1e-6"]
     with nothing_random(patch), patch.context() as patched:
         patched.setattr(
-            training_module, "train", lambda *given, **named: real(*given, **named, door=doors)
+            training_module,
+            "train",
+            lambda *given, **named: real(*given, **named, make_releaser=doors),
         )
         asked = ["train", rows, "--schema", toml, *budget, "--method", method, *more, "--json"]
         found["train"] = said([*asked, "--out", model], place)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from halfmask.cli.output import grid
 from halfmask.progress import side_by_side
 from halfmask.training import METHODS
 from halfmask_lab.results import Progress, result_row, silent
@@ -115,21 +116,23 @@ def _beaten(losses: dict[Cell, list[float]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda case: case["margin"] - case["auto_above"])
 
 
-def shown(result: dict[str, Any]) -> object:
+def for_terminal(result: dict[str, Any]) -> object:
     """One line per table, role and epsilon, and what beats the default below."""
     from rich.console import Group
-    from rich.table import Table as Shown
 
     methods = list(dict.fromkeys(row["method"] for row in result["results"]))
     lines: dict[tuple[str, str, float], dict[str, str]] = {}
     for row in result["results"]:
         place = (row["table"], row["role"], row["epsilon"])
         lines.setdefault(place, {})[row["method"]] = f"{row['mean']:.4f}"
-    table = Shown(title="held-out log loss (R² for numbers)")
-    for heading in ("table", "role", "epsilon", *methods):
-        table.add_column(heading)
-    for (name, role, epsilon), found in lines.items():
-        table.add_row(name, role, f"{epsilon:g}", *(found.get(m, "") for m in methods))
+    table = grid(
+        "held-out log loss (R² for numbers)",
+        ("table", "role", "epsilon", *methods),
+        (
+            (name, role, f"{epsilon:g}", *(found.get(m, "") for m in methods))
+            for (name, role, epsilon), found in lines.items()
+        ),
+    )
     beaten = [
         f"{case['method']} beats auto on {case['table']}, {case['role']}, epsilon "
         f"{case['epsilon']:g} by {case['auto_above']:.4f} (margin {case['margin']:.4f})."

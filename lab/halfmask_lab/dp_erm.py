@@ -20,6 +20,7 @@ from scipy.special import expit
 
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.cli.output import grid
 from halfmask.losses import in_ball
 from halfmask.mechanisms.noise import noise_source
 from halfmask.methods.gd import LectureConfig, balanced_steps
@@ -202,27 +203,19 @@ def _figure(results: list[dict[str, Any]], path: Path) -> str | None:
     return str(path)
 
 
-def shown(result: dict[str, Any]) -> object:
+def for_terminal(result: dict[str, Any]) -> object:
     """The table of the experiment, with its bound."""
     from rich.console import Group
-    from rich.table import Table as Grid
 
-    grid = Grid(title=f"dp-erm ({result['data']})")
-    for heading in ("method", "rows", "columns", "epsilon", "excess risk", "std", "bound"):
-        grid.add_column(heading)
-    for row in result["results"]:
+    def cells(row: dict[str, Any]) -> tuple[str, ...]:
         bound = "" if row["bound"] is None else f"{row['bound']:.4f}"
-        grid.add_row(
-            row["method"],
-            str(row["rows"]),
-            str(row["columns"]),
-            f"{row['epsilon']:g}",
-            f"{row['mean']:.4f}",
-            f"{row['std']:.4f}",
-            bound,
-        )
+        sizes = (str(row["rows"]), str(row["columns"]), f"{row['epsilon']:g}")
+        return row["method"], *sizes, f"{row['mean']:.4f}", f"{row['std']:.4f}", bound
+
+    headings = ("method", "rows", "columns", "epsilon", "excess risk", "std", "bound")
+    table = grid(f"dp-erm ({result['data']})", headings, map(cells, result["results"]))
     lines = [
         f"slope in {name}: measured {each['mean']:+.2f}, bound {each['bound']:+.2f}"
         for name, each in result["slopes"].items()
     ]
-    return Group(grid, *lines, f"means above the bound: {result['means_above_the_bound']}")
+    return Group(table, *lines, f"means above the bound: {result['means_above_the_bound']}")

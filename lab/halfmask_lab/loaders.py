@@ -22,6 +22,10 @@ _SHUFFLE_SEED, _KINDS = 100, 3
 _CLASS_SPREAD, _KIND_SPREAD = 0.55, 0.8
 
 
+def _split(train: tuple[Any, np.ndarray], test: tuple[Any, np.ndarray]) -> Split:
+    return Split(x_train=train[0], y_train=train[1], x_test=test[0], y_test=test[1])
+
+
 def load_location30(folder: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
     """5,010 rows of 446 binary columns (uint8), and labels 0..29 (int64)."""
     name = "location30.csv"
@@ -95,13 +99,12 @@ _UNSIGNED_BYTE = 8
 
 def load_mnist(folder: str | Path | None = None) -> Split:
     """60,000 and 10,000 rows of 784 pixels 0..255 (uint8), and digits (int64)."""
-    parts = {}
+    parts = []
     for part in ("train", "t10k"):
         images = read_idx(read_published(folder, f"mnist-{part}-images-idx3-ubyte"))
         labels = read_idx(read_published(folder, f"mnist-{part}-labels-idx1-ubyte"))
-        parts[part] = (images.reshape(len(images), -1), labels.astype(np.int64))
-    (x_train, y_train), (x_test, y_test) = parts["train"], parts["t10k"]
-    return Split(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+        parts.append((images.reshape(len(images), -1), labels.astype(np.int64)))
+    return _split(*parts)
 
 
 def read_idx(content: bytes) -> np.ndarray:
@@ -136,9 +139,8 @@ def load_a9a(folder: str | Path | None = None) -> Split:
 
     Rows are those of Adult, in the same order.
     """
-    x_train, y_train = _parse_libsvm(read_published(folder, "a9a"), A9A_COLUMNS, "a9a")
-    x_test, y_test = _parse_libsvm(read_published(folder, "a9a.t"), A9A_COLUMNS, "a9a.t")
-    return Split(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+    names = ("a9a", "a9a.t")
+    return _split(*(_parse_libsvm(read_published(folder, n), A9A_COLUMNS, n) for n in names))
 
 
 def load_gisette(folder: str | Path | None = None) -> Split:
@@ -153,8 +155,7 @@ def load_gisette(folder: str | Path | None = None) -> Split:
         if len(y) != rows:
             raise DataError(f"{file} has {len(y)} rows, the published file {rows}: fetch it again.")
         parts.append((x.toarray(), y))
-    (x_train, y_train), (x_test, y_test) = parts
-    return Split(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+    return _split(*parts)
 
 
 def _parse_libsvm(content: bytes, columns: int, name: str) -> tuple[Any, np.ndarray]:
@@ -194,8 +195,7 @@ def load_gisette_rebuilt(folder: str | Path | None = None) -> Split:
         parts.append(
             (np.ascontiguousarray(features[:, order]) * 2 - 1, np.where(y[chosen] == 9, 1, -1))
         )
-    (x_train, y_train), (x_test, y_test) = parts
-    return Split(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+    return _split(*parts)
 
 
 def _with_probes(

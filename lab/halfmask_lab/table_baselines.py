@@ -35,11 +35,14 @@ _MOST_LEVELS = 250  # HistGradientBoosting takes 255 at most
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fit:
-    """Predictions for the test rows, the loss on held-out training rows, and what was chosen."""
+    """Predictions for the test rows, the loss on held-out training rows, and what was chosen.
 
-    predicted: np.ndarray
-    held_out: float
-    setting: str
+    Of a method that refuses there are none, and why.
+    """
+
+    predicted: np.ndarray | None
+    held_out: float = np.nan
+    setting: str = ""
 
 
 def fit_without_privacy(

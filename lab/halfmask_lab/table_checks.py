@@ -33,6 +33,7 @@ LEAST_KEPT = {"all": 0.25, "half": 0.35, "features": 0.60, "label": 0.70}
 MORE_PUBLIC = (("label", "half"), ("half", "all"), ("features", "half"))
 """Each first role set has all public columns of the second, and more."""
 MANY_ROWS = 20_000
+OURS = "auto"
 _SLACK = 0.005
 
 
@@ -46,30 +47,30 @@ class _Case:
 
 
 def checks(
-    measured: Measured, rows: Mapping[str, int], ours: str = "auto", wider: Sequence[str] = ()
+    measured: Measured, rows: Mapping[str, int], wider: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Every bar that `measured` can be judged by; `rows` counts those of each table."""
     judged = [
-        *_kept({c: m for c, m in measured.items() if c.table not in wider}, ours, MEAN_KEPT),
-        *_kept({c: m for c, m in measured.items() if c.table in wider}, ours, WIDER_KEPT),
+        *_kept({c: m for c, m in measured.items() if c.table not in wider}, MEAN_KEPT),
+        *_kept({c: m for c, m in measured.items() if c.table in wider}, WIDER_KEPT),
         _judged(
             "log loss above free, label public, mean of draws",
-            _above(measured, ours, "free", 0.002, np.mean, noisy=False),
+            _above(measured, "free", 0.002, np.mean, noisy=False),
         ),
         _judged(
             "log loss above free, label public, any draw",
-            _above(measured, ours, "free", 0.02, np.max, noisy=False),
+            _above(measured, "free", 0.02, np.max, noisy=False),
         ),
-        _judged("explained below the constant, mean of draws", _lost(measured, ours, np.mean)),
-        _judged("explained below the constant, any draw", _lost(measured, ours, np.max)),
-        _judged("explained lost by more public columns", _more_public(measured, ours)),
-        _judged("explained lost by a larger epsilon", _more_epsilon(measured, ours)),
-        *_against_ebm(measured, ours),
+        _judged("explained below the constant, mean of draws", _lost(measured, np.mean)),
+        _judged("explained below the constant, any draw", _lost(measured, np.max)),
+        _judged("explained lost by more public columns", _more_public(measured)),
+        _judged("explained lost by a larger epsilon", _more_epsilon(measured)),
+        *_against_ebm(measured),
         _judged(
             f"calibration error, epsilon 1 and more, {MANY_ROWS:,} rows and more",
-            _calibration(measured, rows, ours),
+            _calibration(measured, rows),
         ),
-        _judged("log loss above a method by name", _by_name(measured, ours)),
+        _judged("log loss above a method by name", _by_name(measured)),
     ]
     return [check for check in judged if check is not None]
 
@@ -91,9 +92,9 @@ def _judged(name: str, cases: Iterable[_Case]) -> dict[str, Any] | None:
     }
 
 
-def _cells(measured: Measured, method: str) -> Iterator[tuple[Cell, float]]:
+def _cells(measured: Measured) -> Iterator[tuple[Cell, float]]:
     for cell in measured:
-        if cell.method == method and cell.epsilon is not None:
+        if cell.method == OURS and cell.epsilon is not None:
             yield cell, cell.epsilon
 
 
@@ -101,14 +102,12 @@ def _place(cell: Cell) -> str:
     return f"{cell.table}, {cell.role}, epsilon {cell.epsilon:g}"
 
 
-def _kept(
-    measured: Measured, ours: str, bars: Mapping[str, float]
-) -> Iterator[dict[str, Any] | None]:
+def _kept(measured: Measured, bars: Mapping[str, float]) -> Iterator[dict[str, Any] | None]:
     """Shares of what the best model without privacy explains, at epsilon 1; bars are floors."""
     for role, mean_bar in bars.items():
         kept = {
             cell.table: float(np.mean(measured[cell]["kept"]))
-            for cell, epsilon in _cells(measured, ours)
+            for cell, epsilon in _cells(measured)
             if cell.role == role and epsilon == 1
         }
         if not kept:
@@ -139,18 +138,18 @@ def _loss(values: Mapping[str, Sequence[float]]) -> np.ndarray:
 
 
 def _above(
-    measured: Measured, ours: str, method: str, bar: float, over_draws: Any, *, noisy: bool
+    measured: Measured, method: str, bar: float, over_draws: Any, *, noisy: bool
 ) -> Iterator[_Case]:
     """Our loss above that of `method`, which without noise has one result for every epsilon."""
-    for cell, epsilon in _cells(measured, ours):
+    for cell, epsilon in _cells(measured):
         peer = cell._replace(method=method, epsilon=epsilon if noisy else None)
         if peer in measured:
             above = float(over_draws(_loss(measured[cell])) - np.mean(_loss(measured[peer])))
             yield _Case(where=_place(cell), figure=above, bar=bar)
 
 
-def _lost(measured: Measured, ours: str, over_draws: Any) -> Iterator[_Case]:
-    for cell, _ in _cells(measured, ours):
+def _lost(measured: Measured, over_draws: Any) -> Iterator[_Case]:
+    for cell, _ in _cells(measured):
         lost = float(over_draws(-np.asarray(measured[cell]["explained"])))
         yield _Case(where=_place(cell), figure=lost, bar=_SLACK)
 
@@ -173,44 +172,44 @@ def _explained_lost(measured: Measured, better: Cell, worse: Cell, where: str) -
         yield _Case(where=where, figure=lost, bar=margin(first, second))
 
 
-def _more_public(measured: Measured, ours: str) -> Iterator[_Case]:
-    for cell, epsilon in _cells(measured, ours):
+def _more_public(measured: Measured) -> Iterator[_Case]:
+    for cell, epsilon in _cells(measured):
         for more, less in MORE_PUBLIC:
             if cell.role == more:
                 where = f"{cell.table}, {more} against {less}, epsilon {epsilon:g}"
                 yield from _explained_lost(measured, cell, cell._replace(role=less), where)
 
 
-def _more_epsilon(measured: Measured, ours: str) -> Iterator[_Case]:
-    pairs = itertools.product(_cells(measured, ours), repeat=2)
+def _more_epsilon(measured: Measured) -> Iterator[_Case]:
+    pairs = itertools.product(_cells(measured), repeat=2)
     for (larger, high), (smaller, low) in pairs:
         if larger[:3] == smaller[:3] and high > low:
             where = f"{larger.table}, {larger.role}, epsilon {high:g} against {low:g}"
             yield from _explained_lost(measured, larger, smaller, where)
 
 
-def _against_ebm(measured: Measured, ours: str) -> Iterator[dict[str, Any] | None]:
+def _against_ebm(measured: Measured) -> Iterator[dict[str, Any] | None]:
     for method, bar, words in (
         ("dp-ebm", 0.0, "DP-EBM as it comes, same printed epsilon"),
         ("dp-ebm lr 0.05 replace", 0.0, "DP-EBM, learning rate 0.05, noise for replace"),
         ("dp-ebm lr 0.05", 0.001, "DP-EBM, learning rate 0.05, same printed epsilon"),
     ):
-        found = _above(measured, ours, method, bar, np.mean, noisy=True)
+        found = _above(measured, method, bar, np.mean, noisy=True)
         yield _judged(f"log loss above {words}", found)
 
 
-def _calibration(measured: Measured, rows: Mapping[str, int], ours: str) -> Iterator[_Case]:
-    for cell, epsilon in _cells(measured, ours):
+def _calibration(measured: Measured, rows: Mapping[str, int]) -> Iterator[_Case]:
+    for cell, epsilon in _cells(measured):
         if epsilon >= 1 and rows[cell.table] >= MANY_ROWS:
             error = float(np.mean(measured[cell]["calibration_error"]))
             yield _Case(where=_place(cell), figure=error, bar=0.02)
 
 
-def _by_name(measured: Measured, ours: str) -> Iterator[_Case]:
+def _by_name(measured: Measured) -> Iterator[_Case]:
     """The default against the product's other methods, where they were asked for."""
-    for cell, _ in _cells(measured, ours):
+    for cell, _ in _cells(measured):
         for other in measured:
-            named = other.method != ours and not other.method.startswith("dp-ebm")
+            named = other.method != OURS and not other.method.startswith("dp-ebm")
             if named and other == cell._replace(method=other.method):
                 first, second = _loss(measured[cell]), _loss(measured[other])
                 above = float(np.mean(first) - np.mean(second))

@@ -11,6 +11,7 @@ of the better of binned ridge regression and boosted trees, at most 1.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 
+from halfmask.cli.output import grid
 from halfmask.data.cells import level_text
 from halfmask.data.frames import numbers, texts
 from halfmask.datasets import load_adult
@@ -215,15 +217,6 @@ class _Job:
     draw: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Done:
-    """Predictions of the test rows, or the reason why there are none."""
-
-    predicted: np.ndarray | None
-    chosen: str = ""
-    held_out: float = np.nan
-
-
 def judge(
     loaded: Sequence[Rows],
     out: Path | None,
@@ -258,13 +251,13 @@ def judge(
                 continue
             if fit.predicted is None:
                 skipped = {"table": rows.name, "role": job.role, "method": job.method}
-                if (entry := {**skipped, "reason": fit.chosen}) not in left_out:
+                if (entry := {**skipped, "reason": fit.setting}) not in left_out:
                     left_out.append(entry)
                 continue
             cell = Cell(rows.name, job.role, job.method, job.epsilon)
             predictions.setdefault(cell, []).append(fit.predicted)
             if job.method == "auto":
-                chosen.setdefault(f"{rows.name}, {job.role}", set()).add(fit.chosen)
+                chosen.setdefault(f"{rows.name}, {job.role}", set()).add(fit.setting)
     measured: dict[Cell, dict[str, list[float]]] = {}
     for rows in loaded:
         mine = {cell: drawn for cell, drawn in predictions.items() if cell.table == rows.name}
@@ -323,7 +316,7 @@ def unsafe_seed(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 
-def _fitted(job: _Job, rows: Rows, out: Path | None, seed: int) -> _Done:
+def _fitted(job: _Job, rows: Rows, out: Path | None, seed: int) -> Fit:
     import sklearn.ensemble  # noqa: F401  (its OpenMP is limited only once it is loaded)
     from threadpoolctl import threadpool_limits
 
@@ -335,8 +328,7 @@ def _fitted(job: _Job, rows: Rows, out: Path | None, seed: int) -> _Done:
                 for column in rows.schema.columns
                 if column.role == "public" or not job.public_only
             ]
-            fit = cached(out, job.kind, columns, rows)
-            return _Done(predicted=fit.predicted, chosen=fit.setting, held_out=fit.held_out)
+            return cached(out, job.kind, columns, rows)
         number = unsafe_seed(seed, rows.name, job.role, f"{job.epsilon:g}", job.draw)
         if job.method in EBM_VARIANTS:
             predicted = fit_ebm(
@@ -349,11 +341,11 @@ def _fitted(job: _Job, rows: Rows, out: Path | None, seed: int) -> _Done:
                 delta=DELTA,
                 seed=number,
             )
-            return _Done(predicted=predicted)
+            return Fit(predicted=predicted)
         return _private(job, rows, number)
 
 
-def _private(job: _Job, rows: Rows, number: int) -> _Done:
+def _private(job: _Job, rows: Rows, number: int) -> Fit:
     """A method of this package, by its public face; the test rows go in without their label."""
     from halfmask.estimators import HalfmaskClassifier, HalfmaskRegressor
 
@@ -372,13 +364,13 @@ def _private(job: _Job, rows: Rows, number: int) -> _Done:
         # A method by name may not know these roles; the default must know all of them.
         if job.method == "auto":
             raise
-        return _Done(predicted=None, chosen=str(error))
+        return Fit(predicted=None, setting=str(error))
     if rows.task == "regression":
-        return _Done(predicted=model.predict(asked), chosen=model.method_)
+        return Fit(predicted=model.predict(asked), setting=model.method_)
     names = [level_text(level) for level in rows.schema.label.classes or ()]
     found = [level_text(level) for level in model.classes_]
     chances = model.predict_proba(asked)[:, [found.index(name) for name in names]]
-    return _Done(predicted=chances[:, 1] if len(names) == 2 else chances, chosen=model.method_)
+    return Fit(predicted=chances[:, 1] if len(names) == 2 else chances, setting=model.method_)
 
 
 def fit_by_name(
@@ -387,7 +379,7 @@ def fit_by_name(
     """Predictions of the test rows and the method chosen, or None and why it refuses."""
     job = _Job(table=0, method=method, role=role, epsilon=epsilon, draw=draw)
     done = _fitted(job, rows, None, seed)
-    return done.predicted, done.chosen
+    return done.predicted, done.setting
 
 
 def cached(out: Path | None, kind: Kind, columns: Sequence[Column], rows: Rows) -> Fit:
@@ -431,14 +423,14 @@ def cached(out: Path | None, kind: Kind, columns: Sequence[Column], rows: Rows) 
 def _without_noise(
     rows: Rows,
     roles: tuple[str, ...],
-    found: Mapping[_Job, _Done],
+    found: Mapping[_Job, Fit],
     settings: dict[str, dict[str, str]],
 ) -> dict[Cell, list[np.ndarray]]:
     """Constant, binned, boosted, best and free; the same for every role set but free."""
     binned = "logistic" if rows.task == "classification" else "ridge"
     fits = {(job.kind, job.public_only): fit for job, fit in found.items() if job.kind is not None}
 
-    def better(public_only: bool) -> tuple[Kind, _Done]:
+    def better(public_only: bool) -> tuple[Kind, Fit]:
         kinds: tuple[Kind, ...] = get_args(Kind)
         kind = min(kinds, key=lambda k: fits[k, public_only].held_out)
         return kind, fits[kind, public_only]
@@ -451,7 +443,7 @@ def _without_noise(
         "best": best.predicted,
     }
     words: dict[Kind, str] = {"binned": binned, "boosted": "boosted"}
-    settings[rows.name] = {"best": f"{words[kind]}, {best.chosen}"}
+    settings[rows.name] = {"best": f"{words[kind]}, {best.setting}"}
     cells = {
         Cell(rows.name, role, method, None): [predicted]
         for role in roles
@@ -461,7 +453,7 @@ def _without_noise(
     if "features" in roles:
         kind, free = better(True)
         assert free.predicted is not None
-        settings[rows.name]["free"] = f"{words[kind]}, {free.chosen}"
+        settings[rows.name]["free"] = f"{words[kind]}, {free.setting}"
         cells[Cell(rows.name, "features", "free", None)] = [free.predicted]
     return cells
 
@@ -599,10 +591,9 @@ _SHOWN: dict[str, tuple[str, ...]] = {
 }
 
 
-def shown(result: dict[str, Any]) -> object:
+def for_terminal(result: dict[str, Any]) -> object:
     """The results as a table for a terminal, one line per fit, and the checks below."""
     from rich.console import Group
-    from rich.table import Table as Shown
 
     lines: dict[tuple[Any, ...], dict[str, str]] = {}
     for row in result["results"]:
@@ -611,21 +602,23 @@ def shown(result: dict[str, Any]) -> object:
         if row["epsilon"] is None and row["method"] != "free":
             key = (row["table"], "", row["method"], None)
         lines.setdefault(key, {})[row["metric"]] = f"{row['mean']:.4f}"
-    table = Shown(title=f"tables ({result['data']})")
-    for heading in ("table", "role", "method", "epsilon", *_SHOWN):
-        table.add_column(heading)
-    for (name, role, method, epsilon), metrics in lines.items():
+
+    def measured(key: tuple[Any, ...], metrics: dict[str, str]) -> tuple[str, ...]:
+        epsilon = "none" if key[3] is None else f"{key[3]:g}"
         cells = (next((metrics[m] for m in names if m in metrics), "") for names in _SHOWN.values())
-        table.add_row(name, role, method, "none" if epsilon is None else f"{epsilon:g}", *cells)
-    judged = Shown(title="checks")
-    for heading in ("check", "holds", "worst", "bar", "where"):
-        judged.add_column(heading)
-    for check in result["checks"]:
+        return *key[:3], epsilon, *cells
+
+    def judged(check: dict[str, Any]) -> tuple[str, ...]:
         holds = "yes" if check["holds"] else f"no ({check['failed']} of {check['cases']})"
         worst, bar = (f"{check[part]:.4f}" for part in ("worst", "bar"))
-        judged.add_row(check["name"], holds, worst, bar, check["where"])
+        return check["name"], holds, worst, bar, check["where"]
+
+    headings = ("table", "role", "method", "epsilon", *_SHOWN)
+    table = grid(f"tables ({result['data']})", headings, itertools.starmap(measured, lines.items()))
+    headings = ("check", "holds", "worst", "bar", "where")
+    checked = grid("checks", headings, map(judged, result["checks"]))
     missing = [
         f"Left out: {' '.join(v for k, v in entry.items() if k != 'reason')} ({entry['reason']})"
         for entry in result["left_out"]
     ]
-    return Group(table, judged, *missing)
+    return Group(table, checked, *missing)

@@ -683,11 +683,11 @@ def _trained(view: _View, draws: int) -> Iterator[Model]:
         noise = noise_source(draw)
         with part_of("noise bars of effects"):
             if view.additive:
-                door = Releaser(MemoryLedger.of(budget), noise, whole_plan=True)
+                releaser = Releaser(MemoryLedger.of(budget), noise, whole_plan=True)
                 outputs = getattr(view.fit, "outputs", (view.fit,))
                 free = tuple(output.free for output in outputs if output.free is not None)
                 with fixed_order(len(view.codings)):
-                    fit = fit_additive(view.labelled, door, AdditiveConfig(free_models=free))
+                    fit = fit_additive(view.labelled, releaser, AdditiveConfig(free_models=free))
                 trained = replace(cast(Any, model), fit=fit)
             else:
                 trained = train(

@@ -33,13 +33,13 @@ from halfmask.data.arrays import without_values
 from halfmask.data.frames import as_arrow, names_of, values_column
 from halfmask.errors import DataError, InputError
 from halfmask.mechanisms.noise import noise_source
-from halfmask.mechanisms.release import Releaser
+from halfmask.mechanisms.release import MakeReleaser, Releaser
 from halfmask.model import Model, class_array
 from halfmask.schema import Column, Schema
 from halfmask.settings import MethodConfig, split_method
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table, Task
-from halfmask.training import Door, train
+from halfmask.training import train
 from halfmask.types import Floats
 
 if TYPE_CHECKING:
@@ -219,9 +219,9 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _trained(
-        self, X: Any, y: Any, door: Door = Releaser, *, sample_weight: Any = None
+        self, X: Any, y: Any, make: MakeReleaser = Releaser, *, sample_weight: Any = None
     ) -> Model:
-        """The model of these rows; `door` makes what releases (see halfmask.audit.transcript)."""
+        """The model of these rows; `make` makes what releases (see halfmask.audit.transcript)."""
         encoder, table = self._training_table(X, y)
         rows = getattr(X, "shape", (None,))[0]
         weights = None if sample_weight is None else np.asarray(sample_weight)
@@ -237,7 +237,7 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
             ledger=self.ledger,
             row_norm=self.row_norm,
             options=self.options,
-            door=door,
+            make_releaser=make,
             public_model=self.public_model,
             sample_weight=weights,
         )

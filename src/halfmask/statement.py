@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from halfmask.accounting.budget import Budget, printed
 from halfmask.accounting.events import (
@@ -28,6 +28,9 @@ from halfmask.accounting.events import (
     unsampled,
 )
 from halfmask.errors import HalfmaskError, InputError
+
+if TYPE_CHECKING:
+    from halfmask.mechanisms.noise import NoiseSource
 
 NOT_COVERED = (
     "Public columns: they are used as they are, and what they reveal is not limited.",
@@ -57,18 +60,6 @@ _MEANING: dict[Relation, str] = {
     "withhold": "the private part of one {unit} is withheld, that is, it contributes exactly "
     "nothing (taken alone, this limits telling two values apart only to twice its epsilon)",
 }
-
-
-class NoiseDescription(Protocol):
-    """What a statement needs to know of a noise source."""
-
-    @property
-    def secure(self) -> bool:
-        """Whether nobody can draw the same noise again."""
-
-    @property
-    def description(self) -> str:
-        """Where the noise came from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +131,7 @@ class Statement:
         label: str | None,
         label_private: bool,
         released: Sequence[str],
-        noise: NoiseDescription,
+        noise: NoiseSource,
         unit_column: str | None = None,
         max_rows: int = 1,
         notes: Sequence[str] = (),
@@ -377,7 +368,7 @@ def describe(event: Event) -> str:
     )
 
 
-def _noise_words(noise: NoiseDescription) -> str:
+def _noise_words(noise: NoiseSource) -> str:
     """Where the noise came from; reproducible noise is called that whatever its source says."""
     if noise.secure or NOT_PRIVATE in noise.description:
         return noise.description

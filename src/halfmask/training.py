@@ -22,8 +22,7 @@ from halfmask.data.products import fixed_order
 from halfmask.data.scratch import available
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource
-from halfmask.mechanisms.release import Door as Door
-from halfmask.mechanisms.release import Interrupted, Releaser, SharedReleaser
+from halfmask.mechanisms.release import Interrupted, MakeReleaser, Releaser, SharedReleaser
 from halfmask.mechanisms.shards import ALONE, rows_in_all
 from halfmask.methods.auto import Choice, Problem, choose
 from halfmask.methods.fitted import LINEAR_METHODS, linear_method
@@ -81,7 +80,7 @@ def train(
     options: Mapping[str, Any] | None = None,
     ranks: Ranks | None = None,
     checkpoint: str | Path | None = None,
-    door: Door | None = None,
+    make_releaser: MakeReleaser | None = None,
     public_model: Any = None,
     sample_weight: Any = None,
 ) -> Model:
@@ -94,7 +93,7 @@ def train(
     With `checkpoint` a training of mlp that was interrupted goes on there, within what it has
     charged; the file beside it that ends in .run holds its name in the ledger. With `ranks`
     every machine makes this call on its own rows; only the first one's ledger is charged.
-    `door` makes the releaser: an audit has its own.
+    `make_releaser` makes the releaser: an audit has its own.
     With a public label `public_model` is an unfitted scikit-learn estimator that takes the place
     of additive's free model of the public columns. `sample_weight` are public weights, one for
     each row of the frame that `table` came from.
@@ -131,9 +130,11 @@ def train(
         run = run_name(Path(checkpoint)) if stored and checkpoint is not None else ""
         before = interrupted(book, run) if stored else None
         how: dict[str, Any] = {"run": run, "interrupted": before}
-        releaser = (door or Releaser)(book, noise, budget=budget, whole_plan=True, **how)
+        releaser = (make_releaser or Releaser)(book, noise, budget=budget, whole_plan=True, **how)
     else:
-        releaser = (door or SharedReleaser)(book, noise, ranks, budget=budget, whole_plan=True)
+        releaser = (make_releaser or SharedReleaser)(
+            book, noise, ranks, budget=budget, whole_plan=True
+        )
     releaser.rows = rows_in_all(table.n, ranks or ALONE)
     common: dict[str, Any] = {
         "encoder": encoder,

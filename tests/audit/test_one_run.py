@@ -222,7 +222,7 @@ def test_canaries_change_private_parts_only_and_stay_in_the_declared_domain():
     rest = np.setdiff1d(np.arange(table.n), planted.rows)
     assert np.array_equal(changed.private[rest], table.private[rest])
     assert np.linalg.norm(changed.private, axis=1).max() <= table.private_norm * (1 + 1e-12)
-    first, second = planted.private
+    first, second = planted.first.private, planted.second.private
     sources = np.array(table.private_sources)
     for name in set(table.private_sources):
         block = np.flatnonzero(sources == name)

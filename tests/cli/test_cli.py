@@ -19,8 +19,9 @@ from halfmask import cli
 from halfmask.accounting.events import GaussianEvent
 from halfmask.accounting.ledger import Ledger
 from halfmask.cli import main
-from halfmask.cli.output import emit, json_option, note, progress
+from halfmask.cli.output import bars, emit, json_option, note
 from halfmask.errors import BudgetExceededError, ClaimRefutedError, DataError
+from halfmask.progress import tell
 from halfmask.storage import plain
 
 # SOUNDNESS table, delta = 1e-5: q, noise, steps, then epsilon under withhold, replace and label
@@ -293,9 +294,9 @@ def test_plain_refuses_what_json_does_not_know() -> None:
 
 
 def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress(3, "steps") as advance:
-        advance()
-        advance(2)
+    with bars(True):
+        tell("steps", 1 / 3)
+        tell("steps", 1.0)
     assert capsys.readouterr() == ("", "")
 
 
@@ -303,8 +304,9 @@ def test_progress_shows_a_bar_on_a_terminal() -> None:
     import pty
 
     program = (
-        "from halfmask.cli.output import progress\n"
-        "with progress(3, 'training') as advance:\n    advance(); advance(2)\n"
+        "from halfmask.cli.output import bars\n"
+        "from halfmask.progress import tell\n"
+        "with bars(True):\n    tell('training', 1 / 3); tell('training', 1.0)\n"
     )
     ours, theirs = pty.openpty()
     done = subprocess.run([sys.executable, "-c", program], stderr=theirs, stdout=subprocess.PIPE)

@@ -73,7 +73,7 @@ def fit(
 ) -> Model:
     budget = Budget(epsilon=1.0, delta=1e-5)
     noise = noise_source(seed)
-    return train(table, budget, method=method, noise=noise, options=options, door=door)
+    return train(table, budget, method=method, noise=noise, options=options, make_releaser=door)
 
 
 # What is declared, and how it is read.

@@ -124,7 +124,7 @@ def released(
     table = Encoder.fit(schema, frame).encode(frame)
     budget = Budget(epsilon=1.0, delta=1e-5, relation=relation)
     return recorded(
-        lambda door: train(table, budget, method=method, noise=noise_source(0), door=door)
+        lambda door: train(table, budget, method=method, noise=noise_source(0), make_releaser=door)
     ).releases
 
 
@@ -193,8 +193,8 @@ def test_replacing_a_whole_unit_never_moves_the_releases_beyond_the_budget(
     tables = [encoder.encode(pa.table(frame)) for frame in (data, other)]
     budget = Budget(epsilon=1.0, delta=1e-5)
     options: Any = {"method": method, "noise": noise_source(0)}
-    told = recorded(lambda door: train(tables[0], budget, **options, door=door))
-    again = replayed(told, lambda door: train(tables[1], budget, **options, door=door))
+    told = recorded(lambda door: train(tables[0], budget, **options, make_releaser=door))
+    again = replayed(told, lambda door: train(tables[1], budget, **options, make_releaser=door))
     assert np.linalg.norm(told.moves(again)) <= gaussian_mu(1.0, 1e-5) * (1 + 1e-6)
 
 

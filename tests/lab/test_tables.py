@@ -229,7 +229,7 @@ def test_a_method_that_does_not_know_the_roles_is_left_out_with_its_reason(folde
 
     console = Console(width=200)
     with console.capture() as printed:
-        console.print(tables.shown(plain(result)))
+        console.print(tables.for_terminal(plain(result)))
     assert "Left out: diabetes all label-span" in printed.get()
     assert "least kept, role all, epsilon 1" in printed.get()
 

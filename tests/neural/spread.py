@@ -158,7 +158,7 @@ def fit(name: str, ranks: Any = None, *, changed: bool = False, door: Any = None
         noise=noise_of(ranks),
         options=asked.get("options"),
         ranks=ranks,
-        door=door,
+        make_releaser=door,
     )
     return {
         "epsilon": model.privacy.calibrated["replace"],

@@ -1,8 +1,8 @@
 """What a training may spend, as one value, and how its numbers are rounded.
 
-A budget is asked for its `mu` a hair below what the closed form gives: charges are composed again
+A budget is asked for its `mu` a little below what the closed form gives: charges are composed again
 by the ledger, which rounds up, and must not end above what they were calibrated to. This is the one
-place of that hair, and of the digits in which an epsilon is printed.
+place of that margin, and of the digits in which an epsilon is printed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from halfmask.errors import AccountingError
 
 DIGITS = 5
 # Relative, on mu; far above the rounding of any composition here, and below what can be printed.
-HAIR = 1e-9
+MARGIN = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Budget:
         """Sensitivity / noise of Gaussian releases that together stay within the budget."""
         from halfmask.accounting.gaussian import gaussian_mu  # loads scipy
 
-        return gaussian_mu(self.epsilon, self.delta) * (1 - HAIR)
+        return gaussian_mu(self.epsilon, self.delta) * (1 - MARGIN)
 
     def split(self, share: float) -> tuple[Budget, Budget]:
         """Two budgets, of `share` and of the rest of mu², that compose to at most this one."""

@@ -119,11 +119,6 @@ class Canaries:
         coins = np.frombuffer(os.urandom(count), dtype=np.uint8) % 2 == 1
         return cls(rows=rows, first=first, second=second, coins=coins)
 
-    @property
-    def private(self) -> tuple[Floats, Floats]:
-        """The two private parts of every canary, as features."""
-        return self.first.private, self.second.private
-
     def table(self, table: Table) -> Table:
         """`table` with every canary's private part as its coin says."""
         chosen = np.flatnonzero(self.coins)

@@ -4,7 +4,7 @@ A `Recorder` is a releaser that keeps, beside each noisy value, the exact one. A
 transcript and gives out its noisy values and draws instead of fresh ones, so that the same code on
 another input is at the same point of an adaptive method at each release. The two together give the
 moves of a replay and the exact log-likelihood ratio of two inputs, for any mechanism whose releases
-go through the door, without a second implementation of it. Guarantee: docs/proofs/audit.md.
+go through it, without a second implementation of it. Guarantee: docs/proofs/audit.md.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from halfmask.accounting.events import (
     RandomisedResponseEvent,
     Relation,
 )
+from halfmask.accounting.ledger import BudgetLedger
 from halfmask.errors import InputError, ReplayError
 from halfmask.estimators import _HalfmaskEstimator
-from halfmask.mechanisms.release import Book, Door, Indices, Releaser
+from halfmask.mechanisms.release import Indices, MakeReleaser, Releaser
 from halfmask.model import Model
 from halfmask.settings import CONFIG, split_method
 from halfmask.types import Floats
@@ -150,8 +151,8 @@ class Recorder(Releaser):
             paddings=tuple(self.paddings),
         )
 
-    def beside(self, book: Book) -> Recorder:
-        """Another party's door, seen by the same observer: its charges are its own."""
+    def beside(self, book: BudgetLedger) -> Recorder:
+        """Another party's releaser, seen by the same observer: its charges are its own."""
         other = copy.copy(self)
         other._book, other._own_plan = book, False
         other._events, other._released, other._plan, other._charge = [], [], [], None
@@ -308,13 +309,13 @@ class Replayer(Recorder):
         return copy.deepcopy(self._told.paddings[place])
 
 
-def recorded(run: Callable[[Door], Any]) -> Transcript:
-    """What `run` releases through the door that it is handed, with what it returns as the model."""
+def recorded(run: Callable[[MakeReleaser], Any]) -> Transcript:
+    """What `run` releases by the releaser that it makes, with what it returns as the model."""
     return _through(Recorder, run)
 
 
 def replayed(
-    transcript: Transcript, run: Callable[[Door], Any], *, alone: int | None = None
+    transcript: Transcript, run: Callable[[MakeReleaser], Any], *, alone: int | None = None
 ) -> Transcript:
     """The same for a run that is handed the noisy values and draws of `transcript`.
 
@@ -326,11 +327,11 @@ def replayed(
     return told
 
 
-def _through(door: Callable[..., Recorder], run: Callable[[Door], Any]) -> Transcript:
+def _through(make: Callable[..., Recorder], run: Callable[[MakeReleaser], Any]) -> Transcript:
     opened: list[Recorder] = []
 
     def opening(*given: Any, **named: Any) -> Releaser:
-        opened.append(door(*given, **named))
+        opened.append(make(*given, **named))
         return opened[-1]
 
     model = run(opening)
@@ -441,7 +442,7 @@ def replay(
     return told
 
 
-def _fitted(estimator: Any, frame: Any, y: Any, sample_weight: Any, door: Door) -> Any:
+def _fitted(estimator: Any, frame: Any, y: Any, sample_weight: Any, make: MakeReleaser) -> Any:
     if not isinstance(estimator, _HalfmaskEstimator):
         raise InputError(
             f"Expected an estimator of halfmask, got {type(estimator).__name__}: pass the last "
@@ -452,5 +453,5 @@ def _fitted(estimator: Any, frame: Any, y: Any, sample_weight: Any, door: Door) 
     if options.get("public_seed", getattr(config, "public_seed", 0)) is None:
         raise InputError("A replay draws public batches again: pass a number as public_seed.")
     fitted = clone(estimator).set_params(ledger=None)
-    fitted._adopt(fitted._trained(frame, y, door, sample_weight=sample_weight))
+    fitted._adopt(fitted._trained(frame, y, make, sample_weight=sample_weight))
     return fitted

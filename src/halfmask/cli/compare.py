@@ -18,7 +18,7 @@ from halfmask.accounting.events import Event, check_relation
 from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
 from halfmask.cli.options import PATH, read_schema, settings_options, training_options
-from halfmask.cli.output import after_this, emit, json_option, note, reporting
+from halfmask.cli.output import after_this, emit, grid, json_option, note, reporting
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.methods.auto import Choice
@@ -375,7 +375,6 @@ def _name(row: Mapping[str, Any]) -> str:
 
 def _shown(result: Mapping[str, Any]) -> object:
     from rich.console import Group
-    from rich.table import Table
 
     from halfmask.accounting.budget import printed
 
@@ -386,12 +385,13 @@ def _shown(result: Mapping[str, Any]) -> object:
         f"Budget of all together: epsilon {printed(result['spent'])} of "
         f"{printed(result['epsilon'])} at delta {result['delta']:g} ({result['relation']})"
     )
-    table = Table(title=title)
-    for heading in ("method", "epsilon", *(name.replace("_", " ") for name in metrics), "seconds"):
-        table.add_column(heading)
-    for row in rows:
+
+    def cells(row: Mapping[str, Any]) -> list[str]:
         measured = ["undefined" if row[m] is None else f"{row[m]:.4f}" for m in metrics]
-        table.add_row(_name(row), printed(row["epsilon"]), *measured, f"{row['seconds']}")
+        return [_name(row), printed(row["epsilon"]), *measured, f"{row['seconds']}"]
+
+    headings = ("method", "epsilon", *(name.replace("_", " ") for name in metrics), "seconds")
+    table = grid(title, headings, map(cells, rows))
     words: list[Any] = [table]
     words += [NOT_COVERED] if metrics else []
     if result["ledger"]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from halfmask.accounting.budget import Budget, printed
-from halfmask.cli.output import emit, json_option, reporting
+from halfmask.cli.output import emit, grid, json_option, reporting
 
 NEXT = """Now your own file:
   halfmask init people.csv --label NAME > people.toml     # then mark roles, bounds, categories
@@ -132,14 +132,12 @@ def written_report(folder: Path) -> Path:
 
 
 def _table(rows: list[dict[str, Any]]) -> object:
-    from rich.table import Table
-
-    table = Table(title="Adult census: does a person earn more than 50K? (32,561 rows)")
-    for heading in ("model", "test accuracy", "guarantee (replace, delta 1e-6)", "private columns"):
-        table.add_column(heading)
-    for row in rows:
+    def cells(row: dict[str, Any]) -> tuple[str, ...]:
         promise = "none" if row["epsilon"] is None else f"epsilon {printed(row['epsilon'])}"
         names = row.get("private", ["none"])
         private = ", ".join(names) if len(names) < 10 else f"all {len(names) - 1}, and {names[-1]}"
-        table.add_row(row["model"], f"{row['accuracy']:.4f}", promise, private)
-    return table
+        return row["model"], f"{row['accuracy']:.4f}", promise, private
+
+    title = "Adult census: does a person earn more than 50K? (32,561 rows)"
+    headings = ("model", "test accuracy", "guarantee (replace, delta 1e-6)", "private columns")
+    return grid(title, headings, map(cells, rows))

@@ -9,15 +9,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any, Protocol, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
-from halfmask.progress import heard_by, part_of, tell
+from halfmask.progress import heard_by, part_of
 from halfmask.storage import json_text
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -35,12 +35,12 @@ def json_option(function: _Function) -> _Function:
     @functools.wraps(function)
     def command(*args: Any, as_json: bool, quiet: bool, **kwargs: Any) -> Any:
         if not as_json:
-            with _bars(not quiet):
+            with bars(not quiet):
                 return function(*args, as_json=False, **kwargs)
         token = _output.set(sys.stdout)
         _printed.set(False)
         try:
-            with redirect_stdout(sys.stderr), _bars(False):
+            with redirect_stdout(sys.stderr), bars(False):
                 return function(*args, as_json=True, **kwargs)
         finally:
             _output.reset(token)
@@ -73,6 +73,18 @@ def emit_error(data: Mapping[str, Any], as_json: bool) -> None:
         whole = {"kind": None, "message": None, "column": None, "row": None, **data}
         click.echo(json_text({"error": whole}), file=sys.stdout)
     _printed.set(False)
+
+
+def grid(title: str, headings: Iterable[str], rows: Iterable[Sequence[str]]) -> Any:
+    """A table for a terminal."""
+    from rich.table import Table
+
+    table = Table(title=title)
+    for heading in headings:
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def note(text: str) -> None:
@@ -143,12 +155,12 @@ _bar: ContextVar[_Bar | None] = ContextVar("bar", default=None)
 
 
 @contextmanager
-def _bars(shown: bool) -> Iterator[None]:
+def bars(wanted: bool) -> Iterator[None]:
     """A bar on standard error for whatever tells how far it is, where that is a terminal.
 
     HALFMASK_PROGRESS=lines asks for lines instead, whatever standard error is.
     """
-    bar = _Bar() if shown and sys.stderr.isatty() else None
+    bar = _Bar() if wanted and sys.stderr.isatty() else None
     if os.environ.get("HALFMASK_PROGRESS") == "lines":
         bar = _Lines()
     token = _bar.set(bar)
@@ -178,26 +190,6 @@ def reporting(label: str) -> Iterator[Callable[[float, str], None]]:
 
     with part_of(label):
         yield told
-
-
-class Advance(Protocol):
-    """Move a progress bar on."""
-
-    def __call__(self, steps: int = 1) -> None: ...
-
-
-@contextmanager
-def progress(total: int, label: str) -> Iterator[Advance]:
-    """A bar for `total` steps, where standard error is a terminal."""
-    done = 0
-
-    def advance(steps: int = 1) -> None:
-        nonlocal done
-        done += steps
-        tell(label, done / total)
-
-    with _bars(True):
-        yield advance
 
 
 # --- Ctrl-C: every command ends with 130, and what it is writing is whole or not there.

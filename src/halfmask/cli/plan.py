@@ -14,7 +14,7 @@ import click
 from halfmask.accounting.budget import Budget, printed
 from halfmask.accounting.events import PAIRS, check_relation
 from halfmask.cli.options import PATH, RELATION, read_schema
-from halfmask.cli.output import emit, json_option, note
+from halfmask.cli.output import emit, grid, json_option, note
 from halfmask.errors import InputError
 
 if TYPE_CHECKING:
@@ -402,7 +402,6 @@ def _emit_table_plan(
 
 def _table_plan_text(made: TablePlan, task: RunFacts) -> object:
     from rich.console import Group
-    from rich.table import Table
 
     words = [f"method       additive: {made.reason}"]
     if made.base_rate_only:
@@ -418,23 +417,23 @@ def _table_plan_text(made: TablePlan, task: RunFacts) -> object:
     words.append(
         "noise        in units of the farthest that a row (or person) can move the release"
     )
-    table = Table(title="What will be released, in order")
-    for heading in ("what", "times", "share of budget", "noise", "epsilon alone"):
-        table.add_column(heading)
-    for each in made.stages:
-        table.add_row(
+    rows = [
+        (
             each["what"],
             str(each["releases"]),
             f"{100 * each['share']:.3g}%",
             f"{each['noise_multiplier']:.3g}",
             printed(each["epsilon_alone"]),
         )
+        for each in made.stages
+    ]
+    headings = ("what", "times", "share of budget", "noise", "epsilon alone")
+    table = grid("What will be released, in order", headings, rows)
     return Group("\n".join(words), table)
 
 
 def _text(made: RunPlan) -> object:
     from rich.console import Group
-    from rich.table import Table
 
     sampled = "all rows" if made.rate == 1 else f"rows drawn at rate {made.rate:.3g}"
     words = [
@@ -448,14 +447,13 @@ def _text(made: RunPlan) -> object:
         words.append(
             f"numbers      of {made.numbers_of}: those of {made.method} have no closed form"
         )
-    table = Table(title="Error bound by rows and epsilon")
-    table.add_column("rows", justify="right")
-    budgets = list(dict.fromkeys(row["epsilon"] for row in made.table))
-    for budget in budgets:
-        table.add_column(f"epsilon {printed(budget)}", justify="right")
-    for n in dict.fromkeys(row["rows"] for row in made.table):
-        cells = [f"{row['error_bound']:.3g}" for row in made.table if row["rows"] == n]
-        table.add_row(f"{n}", *cells)
+    budgets = dict.fromkeys(row["epsilon"] for row in made.table)
+    headings = ("rows", *(f"epsilon {printed(budget)}" for budget in budgets))
+    rows = [
+        [f"{n}", *(f"{row['error_bound']:.3g}" for row in made.table if row["rows"] == n)]
+        for n in dict.fromkeys(row["rows"] for row in made.table)
+    ]
+    table = grid("Error bound by rows and epsilon", headings, rows)
     return Group("\n".join(words), table)
 
 

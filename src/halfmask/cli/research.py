@@ -15,7 +15,7 @@ import click
 
 from halfmask.accounting.budget import printed
 from halfmask.cli.options import PATH
-from halfmask.cli.output import emit, json_option, note, reporting
+from halfmask.cli.output import emit, grid, json_option, note, reporting
 from halfmask.errors import InputError
 
 EXPERIMENTS = {
@@ -113,8 +113,8 @@ def reproduce(
         path = out / f"{name}.json"
         write_text(path, json_text(result))
         note(f"Results written to {path}.")
-    shown = getattr(module, "shown", _results)
-    emit(result, shown(result), as_json)
+    for_terminal = getattr(module, "for_terminal", _results)
+    emit(result, for_terminal(result), as_json)
 
 
 def _chosen(name: str, run: Callable[..., Any], part: dict[str, Any]) -> dict[str, Any]:
@@ -128,25 +128,15 @@ def _chosen(name: str, run: Callable[..., Any], part: dict[str, Any]) -> dict[st
 
 
 def _results(result: dict[str, Any]) -> object:
-    from rich.table import Table
-
-    table = Table(title=f"{result['name']} ({result['data']})")
-    for heading in ("method", "epsilon", "delta", "relation", "metric", "mean", "std", "draws"):
-        table.add_column(heading)
-    for row in result["results"]:
+    def cells(row: dict[str, Any]) -> tuple[str, ...]:
         epsilon = "none" if row["epsilon"] is None else printed(row["epsilon"])
         delta = "" if row.get("delta") is None else f"{row['delta']:.3g}"
-        table.add_row(
-            row["method"],
-            epsilon,
-            delta,
-            row.get("relation") or "",
-            row["metric"],
-            f"{row['mean']:.4f}",
-            f"{row['std']:.4f}",
-            str(row["draws"]),
-        )
-    return table
+        measured = (f"{row['mean']:.4f}", f"{row['std']:.4f}", str(row["draws"]))
+        relation = row.get("relation") or ""
+        return row["method"], epsilon, delta, relation, row["metric"], *measured
+
+    headings = ("method", "epsilon", "delta", "relation", "metric", "mean", "std", "draws")
+    return grid(f"{result['name']} ({result['data']})", headings, map(cells, result["results"]))
 
 
 BENCHES = {
@@ -175,13 +165,11 @@ def bench(name: str, rows: int | None, columns: int | None, as_json: bool) -> No
 
 
 def _ratios(result: dict[str, Any]) -> object:
-    from rich.table import Table
+    def cells(row: dict[str, Any]) -> tuple[str, ...]:
+        numbers = (f"{row[key]:.3g}" for key in ("ratio", "low", "high"))
+        return row["what"], row["against"], str(row["setting"]), *numbers
 
     what = "time" if result["name"] != "scale" else "cost"
-    table = Table(title=f"bench {result['name']}: {what} of what / {what} of against")
-    for heading in ("what", "against", "setting", "ratio", "low", "high"):
-        table.add_column(heading)
-    for row in result["ratios"]:
-        numbers = (f"{row[key]:.3g}" for key in ("ratio", "low", "high"))
-        table.add_row(row["what"], row["against"], str(row["setting"]), *numbers)
-    return table
+    title = f"bench {result['name']}: {what} of what / {what} of against"
+    headings = ("what", "against", "setting", "ratio", "low", "high")
+    return grid(title, headings, map(cells, result["ratios"]))

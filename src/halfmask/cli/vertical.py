@@ -25,7 +25,7 @@ import click
 
 from halfmask.accounting.budget import printed
 from halfmask.cli.options import PATH, RELATION, settings_options
-from halfmask.cli.output import emit, json_option, note
+from halfmask.cli.output import emit, grid, json_option, note
 from halfmask.errors import HalfmaskError, InputError
 
 if TYPE_CHECKING:
@@ -210,19 +210,16 @@ def _config(
 
 def _text(simulation: Simulation, statements: Mapping[str, StatementJson]) -> object:
     from rich.console import Group
-    from rich.table import Table
 
-    table = Table(title=f"{simulation.method}, {simulation.rounds} rounds")
-    for heading in ("party", "private columns", "epsilon", "relation"):
-        table.add_column(heading)
-    for name, statement in statements.items():
+    def cells(told: tuple[str, StatementJson]) -> tuple[str, ...]:
+        name, statement = told
         epsilon = statement["epsilon"]
-        table.add_row(
-            name,
-            str(len(statement["private"])),
-            "none" if epsilon is None else printed(epsilon),
-            str(statement["relation"]),
-        )
+        promise = "none" if epsilon is None else printed(epsilon)
+        return name, str(len(statement["private"])), promise, str(statement["relation"])
+
+    title = f"{simulation.method}, {simulation.rounds} rounds"
+    headings = ("party", "private columns", "epsilon", "relation")
+    table = grid(title, headings, map(cells, statements.items()))
     lines = [f"train loss {simulation.train_loss:.4f} (not covered by the guarantee)"]
     if simulation.test_loss is not None:
         lines.append(f"test loss  {simulation.test_loss:.4f}")
@@ -231,7 +228,7 @@ def _text(simulation: Simulation, statements: Mapping[str, StatementJson]) -> ob
     per_round = simulation.traffic
     lines.append(
         f"{per_round['messages_per_round']:g} messages and {per_round['bytes_per_round']:,.0f} "
-        "bytes of numbers a round"
+        "bytes of numbers per round"
     )
     first = next(iter(statements.values()))
     lines += [*first.get("notes", []), "Not covered:"]

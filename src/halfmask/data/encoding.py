@@ -312,8 +312,8 @@ def declared_grid(column: Column) -> Grid | Levels:
     else:
         part = wide / FINE_BINS
         halves = part * 0.5 ** np.arange(1, _END_PARTS + 1)
-        hair = 1e-9 * wide
-        ends = [low + hair, high - hair, *([-hair, hair] if low < 0 < high else [])]
+        margin = 1e-9 * wide
+        ends = [low + margin, high - margin, *([-margin, margin] if low < 0 < high else [])]
         inner = low + part * np.arange(1, FINE_BINS)
         edges = np.unique(np.concatenate([inner, low + halves, high - halves, ends]))
         edges = edges[(edges > low) & (edges < high)]

@@ -1,4 +1,4 @@
-"""The only door through which a private statistic leaves: charge the ledger, add noise, return.
+"""The only way out for a private statistic: charge the ledger, add noise, return.
 
 Guarantee: docs/proofs/gaussian.md and docs/proofs/floating_point.md.
 """
@@ -25,6 +25,7 @@ from halfmask.accounting.events import (
     Relation,
     counted,
 )
+from halfmask.accounting.ledger import BudgetLedger
 from halfmask.errors import AccountingError, HalfmaskError, InputError, MachineLostError
 from halfmask.mechanisms.clipping import check_clip_norm, clip_weights
 from halfmask.mechanisms.noise import (
@@ -86,32 +87,6 @@ def sum_reserve(rows: int) -> float:
     any_order = 2 * min(rows, _ANY_ORDER) ** 2 * _UNIT_ROUNDING
     in_blocks = 2 * rows * (_IN_BLOCKS + rows / _IN_BLOCKS) * _UNIT_ROUNDING
     return max(SUM_RESERVE, any_order, in_blocks if rows > _ANY_ORDER else 0.0)
-
-
-class Book(Protocol):
-    """What a release needs of a ledger."""
-
-    @property
-    def budget(self) -> Budget:
-        """All that may be charged, and under which relation."""
-
-    @property
-    def relation(self) -> Relation:
-        """The relation under which the budget is kept."""
-
-    def charge(
-        self, events: Sequence[Event], what: str, *, seeded: bool = False, run: str | None = None
-    ) -> int:
-        """Durably charge `events` before anything is released, or raise BudgetExceededError."""
-
-    def begin_part(self, charge: int, events: Sequence[Event], what: str) -> None:
-        """Durably record that a part of a charge for a run is about to be released."""
-
-    def refund(self, charge: int) -> None:
-        """Take back a charge of which nothing was released."""
-
-    def check_room(self, events: Sequence[Event]) -> None:
-        """Raise BudgetExceededError where `events` do not fit now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +165,7 @@ class Releaser:
 
     def __init__(
         self,
-        book: Book,
+        book: BudgetLedger,
         noise: NoiseSource,
         *,
         budget: Budget | None = None,
@@ -441,7 +416,9 @@ class SharedReleaser(Releaser):
     Guarantee: docs/proofs/distributed.md.
     """
 
-    def __init__(self, book: Book, noise: NoiseSource, machines: Machines, **how: Any) -> None:
+    def __init__(
+        self, book: BudgetLedger, noise: NoiseSource, machines: Machines, **how: Any
+    ) -> None:
         super().__init__(book, noise, **how)
         self._machines = self.shards = machines
         self.notes = (
@@ -476,12 +453,12 @@ class SharedReleaser(Releaser):
         )
 
 
-Door = Callable[..., Releaser]
+MakeReleaser = Callable[..., Releaser]
 """Makes a releaser of a ledger: tests and audits have their own."""
 
 
-def system_door(book: Book, **how: Any) -> Releaser:
-    """The door with noise of the operating system."""
+def system_releaser(book: BudgetLedger, **how: Any) -> Releaser:
+    """A releaser with noise of the operating system."""
     return Releaser(book, noise_source(), **how)
 
 
@@ -628,10 +605,7 @@ class PrivateStep:
         return self._noisy(total, std) / (self._rate * self._rows_in_all)
 
 
-Rows = NDArray[np.int64]
-
-
-def batch_of(rows: object, total: int) -> Rows:
+def batch_of(rows: object, total: int) -> Indices:
     """`rows` as positions in a table of `total` rows, each at most once; anything else is refused.
 
     A row that came twice would count twice in a sum, and the bound is for once.
@@ -671,7 +645,7 @@ class PaidRows:
         self._left = np.full(rows, count)
         self._count, self._what = count, what
 
-    def release(self, rows: Rows, statistic: Callable[[Rows], Vector]) -> Vector:
+    def release(self, rows: Indices, statistic: Callable[[Indices], Vector]) -> Vector:
         """`statistic` of these rows with noise; it is computed only if every row is paid for."""
         batch = batch_of(rows, len(self._left))
         if np.any(self._left[batch] < 1):

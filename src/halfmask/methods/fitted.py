@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol
@@ -91,7 +91,10 @@ def check_one_of(config: Any, **known: tuple[str, ...]) -> None:
 
 
 class FeatureMap(Protocol):
-    """A map of the public part, fitted on public values only."""
+    """A map of the public part that can be stored (halfmask.features), fitted on public values."""
+
+    def fit_transform(self, X: Floats) -> Floats:
+        """Fit on public rows and return their new coordinates."""
 
     def transform(self, X: Floats) -> Floats:
         """The mapped public features of each row."""
@@ -114,12 +117,8 @@ class LinearFit:
     feature_map: FeatureMap | None = None
 
 
-class LinearMethod(Protocol):
-    """Fit within the releaser's budget; every release goes through the releaser."""
-
-    def __call__(self, table: Table, releaser: Releaser, config: Any = None) -> LinearFit:
-        """Calibrate, charge, release, and fit; `config` is the method's (halfmask.settings)."""
-
+LinearMethod = Callable[[Table, Releaser, Any], LinearFit]
+"""Fits within the releaser's budget by the method's configuration (halfmask.settings), or None."""
 
 _METHODS = {
     "one-shot": "halfmask.methods.one_shot:fit_one_shot",

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -61,13 +61,6 @@ from halfmask.methods.moments import (
 from halfmask.table import Table
 
 
-class PublicMap(FeatureMap, Protocol):
-    """Any transformer of public rows that can be stored; see halfmask.features."""
-
-    def fit_transform(self, X: np.ndarray) -> np.ndarray:
-        """Fit on public rows and return their new coordinates."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class OneShotConfig:
     """Constants fixed beforehand: nothing here follows from private values.
@@ -85,7 +78,7 @@ class OneShotConfig:
     constant: float = 0.3
     row_quantile: float = 0.5
     coefficient: float = 0.5
-    feature_map: PublicMap | None = None
+    feature_map: FeatureMap | None = None
 
     def __post_init__(self) -> None:
         if not (0 <= self.whiten <= 1 and 0 < self.row_quantile <= 1):

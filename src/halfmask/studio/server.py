@@ -1,4 +1,4 @@
-"""The page's server: loopback only, one secret in its address, and every door guarded.
+"""The page's server: loopback only, one secret in its address, and every way in guarded.
 
 A request is answered if its Host is ours, it comes from no other origin, and it carries the token:
 as the first part of its path, as `?token=` or in the header X-Halfmask-Token. Anything else is 403.

@@ -26,7 +26,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from halfmask.accounting.gaussian import gaussian_epsilon
 from halfmask.errors import BudgetExceededError, HalfmaskError
-from halfmask.mechanisms.release import Door, system_door
+from halfmask.mechanisms.release import MakeReleaser, system_releaser
 from halfmask.schema import Schema
 from halfmask.storage import write_durably
 from halfmask.vertical.admm import check_loss, load_state, run_admm, save_state, start_state
@@ -234,7 +234,9 @@ class RunResult(TypedDict, total=False):
     primal_residual: float
 
 
-def run_method(channel: Channel, settings: RunFile, make_releaser: Door = system_door) -> RunResult:
+def run_method(
+    channel: Channel, settings: RunFile, make_releaser: MakeReleaser = system_releaser
+) -> RunResult:
     """Align, then experts or ADMM round by round; every finished round is stored.
 
     `make_releaser` is for tests; no file can ask for noise that is not secret.

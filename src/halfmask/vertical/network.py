@@ -22,7 +22,7 @@ from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import check_relation
 from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger, locked, resolved
 from halfmask.errors import DataError, InputError
-from halfmask.mechanisms.release import Door, Releaser, system_door
+from halfmask.mechanisms.release import MakeReleaser, Releaser, system_releaser
 from halfmask.model_folder import read_json
 from halfmask.schema import Schema
 from halfmask.settings import config_from_words, kind_of, read_toml
@@ -242,7 +242,7 @@ class NetworkParty:
     `make_releaser` is for tests; no file can ask for noise that is not secret.
     """
 
-    def __init__(self, settings: PartyFile, make_releaser: Door = system_door) -> None:
+    def __init__(self, settings: PartyFile, make_releaser: MakeReleaser = system_releaser) -> None:
         self.settings = settings
         self._make_releaser = make_releaser
         self._whole_schema = Schema.from_toml(settings.schema)
@@ -469,7 +469,7 @@ class LabelHolder:
     """The labels (0 and 1) of one run, and what may be told of them."""
 
     def __init__(
-        self, settings: RunFile, labels: Vector, make_releaser: Door = system_door
+        self, settings: RunFile, labels: Vector, make_releaser: MakeReleaser = system_releaser
     ) -> None:
         self._settings = settings
         self._labels = labels
