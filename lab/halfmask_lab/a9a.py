@@ -71,19 +71,11 @@ def baselines(task: VerticalTable) -> dict[str, float]:
 
     levels = {}
     for name, parts in (("central", task.columns), ("local", task.columns[:1])):
-        train, test = (_side_by_side([getattr(part, which) for part in parts]) for which in SIDES)
+        stack = sparse.hstack if sparse.issparse(parts[0].train) else np.hstack
+        train, test = (stack([getattr(part, of) for part in parts]) for of in ("train", "test"))
         model = LogisticRegression(C=1 / STRENGTH, max_iter=5000).fit(train, task.labels)
         levels[name] = float(log_loss(task.test_labels, model.predict_proba(test)))
     return levels
-
-
-SIDES = ("train", "test")
-
-
-def _side_by_side(blocks: list[Any]) -> Any:
-    if sparse.issparse(blocks[0]):
-        return sparse.csr_array(sparse.hstack(blocks))
-    return np.hstack(blocks)
 
 
 def run(

@@ -17,6 +17,7 @@ from halfmask.cli.output import grid
 from halfmask.progress import side_by_side
 from halfmask.training import METHODS
 from halfmask_lab.results import Progress, result_row, silent
+from halfmask_lab.table_baselines import class_loss
 from halfmask_lab.table_checks import Cell, margin
 from halfmask_lab.tables import DELTA, ROLES, TABLES, check_among, fit_by_name, load_rows
 
@@ -99,8 +100,7 @@ def _held_out(rows: Any, cell: Cell, draw: int, seed: int) -> tuple[float | None
     target = rows.target(rows.test)
     if rows.task == "regression":
         return float(np.mean((target - predicted) ** 2) / np.var(target) - 1), said
-    chance = np.clip(predicted, 1e-15, 1 - 1e-15)
-    return float(-np.mean(np.where(target == 1, np.log(chance), np.log1p(-chance)))), said
+    return class_loss(target, predicted), said
 
 
 def _beaten(losses: dict[Cell, list[float]]) -> list[dict[str, Any]]:

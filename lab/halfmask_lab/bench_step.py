@@ -23,7 +23,7 @@ from torch.nn import functional
 from halfmask.mechanisms.noise import add_gaussian, noise_source
 from halfmask.neural.ghost import MlpGradients, StructuredRows
 from halfmask.neural.network import FlatParameters, Mlp
-from halfmask_lab.results import Progress, silent
+from halfmask_lab.results import Progress, ratio_row, silent
 
 Step = Callable[[], None]
 
@@ -296,19 +296,10 @@ def _time(size: int, rounds: int) -> dict[str, _Timing]:
 
 
 def _ratio(what: _Timing, against: _Timing, size: int) -> dict[str, Any]:
-    paired = [
-        one / two
-        for one, two in zip(what.seconds, against.seconds, strict=True)
-        if one is not None and two is not None
-    ]
-    return {
-        "what": what.name,
-        "against": against.name,
-        "setting": f"batch {size}, 2 threads",
-        "ratio": what.median() / against.median(),
-        "low": float(np.quantile(paired, 0.1)),
-        "high": float(np.quantile(paired, 0.9)),
-    }
+    both = [pair for pair in zip(what.seconds, against.seconds, strict=True) if None not in pair]
+    setting = f"batch {size}, 2 threads"
+    row = ratio_row(what.name, against.name, setting, *zip(*both, strict=True))  # type: ignore[arg-type]
+    return {**row, "ratio": what.median() / against.median()}
 
 
 def _peak_extra_memory(factory: Callable[[Batch], Step], size: int) -> float:

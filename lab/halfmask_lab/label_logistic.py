@@ -10,7 +10,7 @@ constant, labels drawn from a softmax model, each class with weights of norm 2.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +77,9 @@ def run(
 ) -> dict[str, Any]:
     """Mean excess risk of each method over noise draws, its bound, and the fitted slopes."""
     series = {
-        "rows": [Setting(rows=n, columns=base.columns, classes=base.classes) for n in rows],
-        "columns": [Setting(rows=base.rows, columns=d, classes=base.classes) for d in columns],
-        "classes": [Setting(rows=base.rows, columns=base.columns, classes=k) for k in classes],
+        "rows": [replace(base, rows=n) for n in rows],
+        "columns": [replace(base, columns=d) for d in columns],
+        "classes": [replace(base, classes=k) for k in classes],
     }
     settings = list(dict.fromkeys([base, *(s for each in series.values() for s in each)]))
     measured: dict[tuple[str, Setting], list[float]] = {}
@@ -99,13 +99,8 @@ def run(
                 measured.setdefault((method, setting), []).append(excess)
     excess_rows: list[dict[str, Any]] = [
         {
-            "method": method,
-            "rows": setting.rows,
-            "columns": setting.columns,
-            "classes": setting.classes,
-            "mean": float(np.mean(values)),
-            "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
-            "draws": len(values),
+            **result_row(method, "train_excess_risk", values, epsilon, DELTA),
+            **vars(setting),
             "bound": excess_bound(method, setting, epsilon=epsilon, steps=steps),
         }
         for (method, setting), values in measured.items()
@@ -143,7 +138,7 @@ def crossover(
     """
 
     def ratio(rows: int) -> float:
-        there = Setting(rows=rows, columns=base.columns, classes=base.classes)
+        there = replace(base, rows=rows)
         sgd, span = (
             excess_bound(method, there, epsilon=epsilon, steps=steps)
             for method in ("sgd", "label-span")

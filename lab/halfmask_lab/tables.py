@@ -84,14 +84,11 @@ class Rows:
         """The schema under one of `ROLES`; bounds and categories stay."""
         column_role: Role | None = {"all": "private", "label": "public"}.get(role)  # type: ignore[assignment]
         label_role: Role = "public" if role == "features" else "private"
-        return Schema(
-            label=replace(self.schema.label, role=label_role),
-            columns=tuple(
-                column if column_role is None else replace(column, role=column_role)
-                for column in self.schema.columns
-            ),
-            unit=self.schema.unit,
-        )
+        columns = self.schema.columns
+        if column_role is not None:
+            columns = tuple(replace(column, role=column_role) for column in columns)
+        label = replace(self.schema.label, role=label_role)
+        return replace(self.schema, label=label, columns=columns)
 
 
 def load_rows(name: str, data: Path | None) -> Rows:
@@ -488,16 +485,6 @@ def scores(
     """
     from sklearn.metrics import roc_auc_score
 
-    if predicted.ndim == 2:
-        loss, constant_loss = class_loss(target, predicted), class_loss(target, base)
-        each = [calibration_error(target == k, p) for k, p in enumerate(predicted.T)]
-        return {
-            "log_loss": loss,
-            "accuracy": float(np.mean(predicted.argmax(axis=1) == target)),
-            "explained": 1 - loss / constant_loss,
-            "calibration_error": float(np.mean(each)),
-        }
-    calibration = calibration_error(target, predicted)
     if task == "regression":
         error = float(np.mean((target - predicted) ** 2))
         explained = 1 - error / float(np.mean((target - base) ** 2))
@@ -505,15 +492,18 @@ def scores(
             "rmse": float(np.sqrt(error)),
             "r2": explained,
             "explained": explained,
-            "calibration_error": calibration,
+            "calibration_error": calibration_error(target, predicted),
         }
-    loss, constant_loss = class_loss(target, predicted), class_loss(target, base)
+    loss, two = class_loss(target, predicted), predicted.ndim == 1
+    chances = [predicted] if two else predicted.T
+    best = predicted > 0.5 if two else predicted.argmax(axis=1)
+    errors = [calibration_error(target == k, p) for k, p in enumerate(chances, start=int(two))]
     return {
         "log_loss": loss,
-        "auc": float(roc_auc_score(target, predicted)),
-        "accuracy": float(np.mean((predicted > 0.5) == target)),
-        "explained": 1 - loss / constant_loss,
-        "calibration_error": calibration,
+        **({"auc": float(roc_auc_score(target, predicted))} if two else {}),
+        "accuracy": float(np.mean(best == target)),
+        "explained": 1 - loss / class_loss(target, base),
+        "calibration_error": float(np.mean(errors)),
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any, ClassVar, Self
 
@@ -206,6 +207,7 @@ _FLAT = 0.05
 _ROUNDS = 15
 
 
+@dataclass(eq=False, repr=False)
 class PatchDictionary(FeatureMap):
     """Images as rows of height·width values in [0, 1] to pools²·words features, in float32.
 
@@ -215,30 +217,17 @@ class PatchDictionary(FeatureMap):
     kind = "patch-dictionary"
     learnt = ("words_", "offset_")
 
-    words_: np.ndarray
-    offset_: np.ndarray
-
-    def __init__(
-        self,
-        shape: tuple[int, int] = (28, 28),
-        patch: int = 6,
-        words: int = 256,
-        pools: int = 3,
-        threshold: float = 0.25,
-        sample: int = 200_000,
-        whitening: float = 0.1,
-        batch: int = 200,
-        seed: int = 0,
-    ) -> None:
-        self.shape = shape
-        self.patch = patch
-        self.words = words
-        self.pools = pools
-        self.threshold = threshold
-        self.sample = sample
-        self.whitening = whitening
-        self.batch = batch
-        self.seed = seed
+    shape: tuple[int, int] = (28, 28)
+    patch: int = 6
+    words: int = 256
+    pools: int = 3
+    threshold: float = 0.25
+    sample: int = 200_000
+    whitening: float = 0.1
+    batch: int = 200
+    seed: int = 0
+    words_: np.ndarray = field(init=False)
+    offset_: np.ndarray = field(init=False)
 
     def fit(self, X: np.ndarray, y: None = None) -> Self:
         images = self._images(X)

@@ -66,7 +66,7 @@ def part_of(label: str, low: float = 0.0, high: float = 0.0) -> Iterator[None]:
         _part.reset(token)
 
 
-# --- Processes forked for independent work, one to a core.
+# --- Processes forked for independent work, one per core.
 
 
 Item = TypeVar("Item")
@@ -74,7 +74,7 @@ Result = TypeVar("Result")
 
 
 def forked_pool(workers: int | None = None) -> Pool | None:
-    """A pool of `workers` (default: one a core); None where one is enough or forks are unknown."""
+    """A pool of `workers` (default: one per core); None where one is enough or there is no fork."""
     count = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
     if count < 2 or "fork" not in multiprocessing.get_all_start_methods():
         return None
@@ -95,24 +95,37 @@ _shared: Callable[[Any], Any] | None = None
 """The work that forked workers inherit: closures cannot be sent to them."""
 
 
-def side_by_side(
-    work: Callable[[Item], Result], items: Sequence[Item], done: Callable[[int], None]
-) -> list[Result]:
-    """`work` of each item, in order; `done` is told how many are finished."""
+@contextmanager
+def workers(
+    work: Callable[[Item], Result], count: int | None = None
+) -> Iterator[Callable[[Sequence[Item], Callable[[int], None]], list[Result]]]:
+    """A function that does `work` on items, in order, and tells how many are finished."""
     global _shared
     outer, _shared = _shared, work
-    pool = forked_pool()
-    results: list[Result] = []
-    try:
+    pool = forked_pool(count)
+
+    def worked(items: Sequence[Item], done: Callable[[int], None]) -> list[Result]:
+        results: list[Result] = []
         for result in map(work, items) if pool is None else pool.imap(_of_shared, items):
             results.append(result)
             done(len(results))
+        return results
+
+    try:
+        yield worked
     finally:
         _shared = outer
         if pool is not None:
             pool.terminate()
             pool.join()
-    return results
+
+
+def side_by_side(
+    work: Callable[[Item], Result], items: Sequence[Item], done: Callable[[int], None]
+) -> list[Result]:
+    """`work` of each item, in order; `done` is told how many are finished."""
+    with workers(work) as worked:
+        return worked(items, done)
 
 
 def _of_shared(item: Any) -> Any:

@@ -383,17 +383,20 @@ def _party(where: str, party: object) -> None:
         raise SchemaError(f'{where} has a party that is not a name: write party = "...".')
 
 
-def _bounds(where: str, bounds: object) -> tuple[float, float]:
-    shape = f"{where} has bounds that are not two finite numbers: write bounds = [low, high]."
+def _two_ends(shape: str, bounds: object) -> Sequence[Any]:
     if isinstance(bounds, str) or not isinstance(bounds, Sequence) or len(bounds) != 2:
         raise SchemaError(shape)
-    if any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in bounds):
+    return bounds
+
+
+def _bounds(where: str, bounds: object) -> tuple[float, float]:
+    shape = f"{where} has bounds that are not two finite numbers: write bounds = [low, high]."
+    ends = _two_ends(shape, bounds)
+    if any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in ends):
         raise SchemaError(shape)
-    if any(abs(end) > _LARGEST for end in bounds):
+    if not all(abs(end) <= _LARGEST for end in ends):
         raise SchemaError(shape)
-    low, high = float(bounds[0]), float(bounds[1])
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise SchemaError(shape)
+    low, high = float(ends[0]), float(ends[1])
     if low >= high:
         raise SchemaError(
             f"{where} has bounds [{low:g}, {high:g}]: the first must be below the second."
@@ -408,9 +411,8 @@ def _bounds(where: str, bounds: object) -> tuple[float, float]:
 def _date_bounds(where: str, bounds: object) -> tuple[str, str]:
     """Two dates of TOML or of Python, or ISO texts, as ISO texts in UTC."""
     shape = f"{where} has bounds that are not two dates: write bounds = [2000-01-01, 2024-12-31]."
-    if isinstance(bounds, str) or not isinstance(bounds, Sequence) or len(bounds) != 2:
-        raise SchemaError(shape)
-    words = [end.isoformat() if isinstance(end, dt.date) else str(end).strip() for end in bounds]
+    ends = _two_ends(shape, bounds)
+    words = [end.isoformat() if isinstance(end, dt.date) else str(end).strip() for end in ends]
     low, high = (moment(word) for word in words)
     if low is None or high is None:
         raise SchemaError(shape)

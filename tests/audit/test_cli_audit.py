@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 from pyarrow import csv
 
+from halfmask import progress
 from halfmask.accounting.budget import Budget
-from halfmask.audit import distinguish as module
 from halfmask.cli import main
 from halfmask.mechanisms import release
 from halfmask.mechanisms.noise import noise_source
@@ -278,4 +278,4 @@ def test_workers_are_gone_after_an_audit():
 
     run("--mechanism", "full-batch", "--epsilon", 4, "--runs", 200)
     assert not multiprocessing.active_children()
-    assert module._shared is None
+    assert progress._shared is None

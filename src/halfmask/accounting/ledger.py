@@ -269,12 +269,10 @@ def parse_entry(line: bytes, head: Head, where: str) -> Entry:
         raise LedgerError(
             f"{where} holds an event unknown to this halfmask. Use the halfmask that wrote it."
         ) from None
-    part_of = fields.get("part_of")
-    if part_of is not None and not (type(part_of) is int and 1 <= part_of <= head.count):
-        raise LedgerError(f"{where} is part of a charge that does not come before it. {RESTORE}")
-    refunds = fields.get("refunds")
-    if refunds is not None and not (type(refunds) is int and 1 <= refunds <= head.count):
-        raise LedgerError(f"{where} takes back a charge that does not come before it. {RESTORE}")
+    part_of, refunds = fields.get("part_of"), fields.get("refunds")
+    for earlier, what in ((part_of, "is part of"), (refunds, "takes back")):
+        if earlier is not None and not (type(earlier) is int and 1 <= earlier <= head.count):
+            raise LedgerError(f"{where} {what} a charge that does not come before it. {RESTORE}")
     run = fields.get("run")
     if run is not None and not isinstance(run, str):
         raise LedgerError(f"{where} names a run that is no text. {RESTORE}")

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any, Protocol
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from halfmask.accounting import accountant
 from halfmask.accounting.budget import printed, printed_room
 from halfmask.accounting.events import Event, GaussianEvent, PoissonGaussianEvent, Relation
 from halfmask.errors import AccountingError, InputError
-from halfmask.progress import forked_pool
+from halfmask.progress import workers as at_work
 from halfmask.types import Floats
 
 # --- What an audit found: the claim, the lower bound, and whether the one refutes the other.
@@ -190,37 +190,23 @@ _CHUNKS = 16
 Report = Callable[[float, str], None]
 
 
-class Game(Protocol):
-    """A mechanism, two neighbouring inputs, an optimal observer, and the claim to test."""
+class Game(ABC):
+    """A mechanism, two inputs that differ by `relation`, an optimal observer, and a claim to test.
 
-    @property
-    def mechanism(self) -> str:
-        """Its name."""
+    `claimed` is the epsilon that is claimed at `delta`. `events` is what is charged for one run,
+    `accounted` the relation under which the claim was accounted: `relation`, unless it is wrong.
+    `runs` says how many runs are enough for a telling bound.
+    """
 
-    @property
-    def relation(self) -> Relation:
-        """How the two inputs differ."""
+    mechanism: str
+    relation: Relation
+    accounted: Relation
+    delta: float
+    claimed: float
+    events: tuple[Event, ...]
+    runs: int
 
-    @property
-    def claimed(self) -> float:
-        """The epsilon that is claimed at `delta`."""
-
-    @property
-    def delta(self) -> float:
-        """The delta of the claim."""
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """What is charged for one run."""
-
-    @property
-    def accounted(self) -> Relation:
-        """The relation under which the claim was accounted: `relation`, unless it is wrong."""
-
-    @property
-    def runs(self) -> int:
-        """How many runs are enough for a telling bound."""
-
+    @abstractmethod
     def play(self, second: bool) -> float:
         """Run once, on the second input or the first; large where the second looks likelier."""
 
@@ -251,7 +237,12 @@ def distinguish(
     alpha = (1 - confidence) / (TOGETHER * len(LOOKS))
     done = Trials(second=np.zeros(0, dtype=bool), scores=np.zeros(0))
     finding = None
-    with _players(game, workers) as play:
+    with at_work(partial(_chunk, game), workers) as played:
+
+        def play(runs: int, advance: Callable[[float], None]) -> Trials:
+            sizes = [len(part) for part in np.array_split(np.arange(runs), _CHUNKS) if len(part)]
+            return _joined(played(sizes, lambda done: advance(done / len(sizes))))
+
         pilot = play(pilot_size, lambda share: _tell(report, share * _PILOT, "choosing thresholds"))
         thresholds = _Thresholds.of(pilot)
         for share in LOOKS:
@@ -357,43 +348,12 @@ def _telling(scores: Floats, likelier: Bits, levels: Floats) -> float:
     return float(max(levels, key=ratio))
 
 
-_shared: Game | None = None
-"""The game that forked workers inherit: games hold closures, which cannot be sent to them."""
-
-
-def _chunk(runs: int) -> Trials:
-    assert _shared is not None
+def _chunk(game: Game, runs: int) -> Trials:
     coins = np.frombuffer(os.urandom(runs), dtype=np.uint8) % 2 == 1
-    many = getattr(_shared, "plays", None)  # where one run serves for several
-    played = many(coins) if many else [_shared.play(bool(coin)) for coin in coins]
+    many = getattr(game, "plays", None)  # where one run serves for several
+    played = many(coins) if many else [game.play(bool(coin)) for coin in coins]
     scores = np.array(played, dtype=np.float64)
     return Trials(second=coins, scores=np.nan_to_num(scores, nan=0.0))
-
-
-@contextmanager
-def _players(
-    game: Game, workers: int | None
-) -> Iterator[Callable[[int, Callable[[float], None]], Trials]]:
-    """A function that plays many times, on all cores where processes can be forked."""
-    global _shared
-    outer, _shared = _shared, game
-    pool = forked_pool(workers)
-    try:
-
-        def play(runs: int, advance: Callable[[float], None]) -> Trials:
-            sizes = [len(part) for part in np.array_split(np.arange(runs), _CHUNKS) if len(part)]
-            parts: list[Trials] = []
-            for part in map(_chunk, sizes) if pool is None else pool.imap(_chunk, sizes):
-                parts.append(part)
-                advance(len(parts) / len(sizes))
-            return _joined(parts)
-
-        yield play
-    finally:
-        _shared = outer
-        if pool is not None:
-            pool.terminate()
-            pool.join()
 
 
 def _joined(parts: Sequence[Trials]) -> Trials:

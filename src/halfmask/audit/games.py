@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,8 +40,8 @@ def enough_runs(epsilon: float, *, least: int = 96_000, most: int = 640_000) -> 
     return int(min(max(most / epsilon**2, least), most))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FitGame:
+@dataclass(kw_only=True, eq=False)
+class FitGame(Game):
     """`fit(table, releaser)` on two neighbouring inputs, observed through all its releases.
 
     The claim is what the method charged. The score is the exact log-likelihood ratio, by replay;
@@ -58,46 +58,20 @@ class FitGame:
     fit: Fit
     runs: int
     stage: str | None = None
-    events: tuple[Event, ...] = field(init=False)
-    claimed: float = field(init=False)
-    _told: Transcript = field(init=False)
-    _begin: int = field(init=False)
-    _end: int = field(init=False)
-    _fixed: tuple[list[Floats], list[Floats]] | None = field(init=False)
 
     def __post_init__(self) -> None:
+        self.relation = self.accounted = self.budget.relation
+        self.delta = self.budget.delta
         told = Recorder(self._ledger(), noise_source(), whole_plan=True).run(self.fit, self.first)
         named = [
             place
             for place, release in enumerate(told.releases)
             if self.stage is None or release.what == self.stage
         ]
-        events = told.events if self.stage is None else (told.releases[named[0]].event,)
-        values = {
-            "events": events,
-            "claimed": account(events, delta=self.delta, relation=self.relation),
-            "_told": told,
-            "_begin": named[0],
-            "_end": named[-1] + 1,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "_fixed", self._independent_of_noise())
-
-    @property
-    def relation(self) -> Relation:
-        """How the two inputs differ."""
-        return self.budget.relation
-
-    @property
-    def accounted(self) -> Relation:
-        """The claim is accounted as the inputs differ."""
-        return self.budget.relation
-
-    @property
-    def delta(self) -> float:
-        """The delta of the claim."""
-        return self.budget.delta
+        self.events = told.events if self.stage is None else (told.releases[named[0]].event,)
+        self.claimed = account(self.events, delta=self.delta, relation=self.relation)
+        self._told, self._begin, self._end = told, named[0], named[-1] + 1
+        self._fixed = self._independent_of_noise()
 
     def _independent_of_noise(self) -> tuple[list[Floats], list[Floats]] | None:
         """The exact values of both inputs, where they are the same whatever was released before."""
@@ -267,8 +241,8 @@ def step_game(
     return fit_game(name, claim, pair, fit, runs=runs)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ScoreGame:
+@dataclass(kw_only=True, eq=False)
+class ScoreGame(Game):
     """Any mechanism at all: `run(second)` runs it once and scores what its observer saw."""
 
     mechanism: str
@@ -278,11 +252,9 @@ class ScoreGame:
     events: tuple[Event, ...]
     runs: int
     run: Callable[[bool], float]
-    claimed: float = field(init=False)
 
     def __post_init__(self) -> None:
-        claimed = account(self.events, delta=self.delta, relation=self.accounted)
-        object.__setattr__(self, "claimed", claimed)
+        self.claimed = account(self.events, delta=self.delta, relation=self.accounted)
 
     def play(self, second: bool) -> float:
         """Run once."""

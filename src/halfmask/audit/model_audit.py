@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.model import Model
 from halfmask.model_folder import damaged
 from halfmask.progress import part_of, tell
-from halfmask.storage import json_text, replacing, write_text
+from halfmask.storage import json_text, write_text
 from halfmask.table import Codes, KeptColumn, Table
 from halfmask.types import Floats
 
@@ -420,17 +421,6 @@ def _knowledge(table: Table) -> Floats:
     return np.column_stack([table.public, np.eye(len(table.classes))[table.label]])
 
 
-def draw(inferences: Sequence[Inference], path: Path) -> None:
-    """Bars per column, without and with the model, and the bound as a line above them."""
-    from halfmask.report.plots import guess_bars, house_style
-
-    bars = [(i.column, i.without_model, i.with_model, i.bound) for i in inferences]
-    figure = guess_bars(bars).get_figure(root=True)
-    assert figure is not None
-    with house_style(), replacing(path) as drawn:
-        figure.savefig(drawn, metadata={"Date": None} if path.suffix == ".svg" else None)
-
-
 AUDIT_FILE = "audit.json"
 FIGURE_FILE = "attribute-inference.svg"
 AUDITED = (
@@ -547,11 +537,14 @@ def _check_out(folder: Path, out: Path | None) -> None:
 
 
 def _drawn(inferences: tuple[Inference, ...], folder: Path) -> str | None:
-    """The figure's name; None where nothing is private but the label, or matplotlib is missing."""
-    if not inferences:
+    """Bars per column, without and with the model, and the bound as a line above them.
+
+    The figure's name; None where nothing is private but the label, or matplotlib is missing.
+    """
+    if not inferences or find_spec("matplotlib") is None:
         return None
-    try:
-        draw(inferences, folder / FIGURE_FILE)
-    except ModuleNotFoundError:
-        return None
+    from halfmask.report.plots import guess_bars, save
+
+    bars = [(i.column, i.without_model, i.with_model, i.bound) for i in inferences]
+    save(guess_bars(bars), folder / FIGURE_FILE, metadata={"Date": None})
     return FIGURE_FILE

@@ -357,15 +357,11 @@ def _figure(rows: Sequence[Mapping[str, Any]], out: Path) -> str | None:
     metric = next((name for name in ("accuracy", "rmse") if name in rows[0]), None)
     if metric is None or find_spec("matplotlib") is None:
         return None
-    from halfmask.report.plots import house_style, method_bars
-    from halfmask.storage import replacing
+    from halfmask.report.plots import method_bars, save
 
     named = [(_name(row), float(row[metric])) for row in rows]
-    figure = method_bars(named, metric=f"{metric} on the test rows").get_figure(root=True)
-    assert figure is not None
     path = out / "compare.svg"
-    with house_style(), replacing(path) as drawn:
-        figure.savefig(drawn)
+    save(method_bars(named, metric=f"{metric} on the test rows"), path)
     return str(path)
 
 

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -590,24 +590,33 @@ def _write_app(home: Path, host: str, port: int, ca: Path) -> None:
     (home / "app" / "pyproject.toml").write_text(_PROJECT, encoding="utf-8")
     (package / "__init__.py").write_text("", encoding="utf-8")
     (package / "app.py").write_text(_APP, encoding="utf-8")
-    address = "127.0.0.1" if host == "0.0.0.0" else host
     (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{address}:{port}"\n'
-        f'root-certificates = "{ca}"\n',
+        '[superlink]\ndefault = "here"\n[superlink.here]\n'
+        f'address = "{_own_address(host)}:{port}"\nroot-certificates = "{ca}"\n',
         encoding="utf-8",
     )
 
 
-def _wait_for_port(host: str, port: int, link: subprocess.Popen[bytes], limit: float = 120) -> None:
-    deadline = time.monotonic() + limit
-    address = "127.0.0.1" if host == "0.0.0.0" else host
+def _wait_for_port(host: str, port: int, link: subprocess.Popen[bytes]) -> None:
+    address = _own_address(host), port
+    if not _waited(120, link, lambda: _listens(address)):
+        raise InputError(f"The SuperLink does not listen on {address[0]}:{port} after 120 seconds.")
+
+
+def _own_address(host: str) -> str:
+    return "127.0.0.1" if host == "0.0.0.0" else host
+
+
+def _waited(seconds: float, link: subprocess.Popen[bytes], there: Callable[[], bool]) -> bool:
+    """Whether it was there in time; a SuperLink that has ended is an error."""
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
+        if there():
+            return True
         if link.poll() is not None:
-            raise InputError("The SuperLink ended at once: flower/superlink.log says why.")
-        if _listens((address, port)):
-            return
+            raise InputError("The SuperLink has ended: flower/superlink.log says why.")
         time.sleep(0.5)
-    raise InputError(f"The SuperLink does not listen on {address}:{port} after {limit:g} seconds.")
+    return False
 
 
 def _flwr(environment: dict[str, str], *arguments: str) -> None:
@@ -622,18 +631,13 @@ def _wait_for_result(run: RunFile, link: subprocess.Popen[bytes], wanted: str) -
     """The result that the ServerApp writes, or its error under its own exit code."""
     from halfmask.vertical.admm import AdmmConfig
 
-    config = run.config
-    rounds = config.chosen_rounds if isinstance(config, AdmmConfig) else 1
-    deadline = time.monotonic() + run.timeout * (rounds + 3)
-    while time.monotonic() < deadline:
-        if (run.out / wanted).exists():
-            return json.loads((run.out / wanted).read_text("utf-8"))
-        if (run.out / "error.json").exists():
-            told = json.loads((run.out / "error.json").read_text("utf-8"))
-            error = HalfmaskError(told["error"])
-            error.exit_code = int(told["exit_code"])
-            raise error
-        if link.poll() is not None:
-            raise InputError("The SuperLink has ended: flower/superlink.log says why.")
-        time.sleep(0.5)
-    raise InputError("The run did not end in time: run serve again to resume it.")
+    rounds = run.config.chosen_rounds if isinstance(run.config, AdmmConfig) else 1
+    files = run.out / wanted, run.out / "error.json"
+    if not _waited(run.timeout * (rounds + 3), link, lambda: any(f.exists() for f in files)):
+        raise InputError("The run did not end in time: run serve again to resume it.")
+    if files[0].exists():
+        return json.loads(files[0].read_text("utf-8"))
+    told = json.loads(files[1].read_text("utf-8"))
+    error = HalfmaskError(told["error"])
+    error.exit_code = int(told["exit_code"])
+    raise error

@@ -60,8 +60,8 @@ def _edge_name(edge: float, unit: Unit) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bins:
-    """One-hot intervals between inner edges, and one place for a missing number.
+class _Intervals:
+    """Intervals between inner edges, and one place for a missing number.
 
     The first and last interval are open, which is how values out of bounds clamp.
     """
@@ -77,6 +77,11 @@ class Bins:
         ends = ["", *(_edge_name(edge, self.unit) for edge in self.edges), ""]
         spans = [f"{column}={low}..{high}" for low, high in itertools.pairwise(ends)]
         return [*spans, f"{column}=<missing>"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bins(_Intervals):
+    """One-hot intervals."""
 
     def to_json(self) -> dict[str, Any]:
         return {"edges": list(self.edges), **_unit_json(self.unit)}
@@ -146,22 +151,13 @@ class Levels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class Grid(_Intervals):
     """Ordered levels between inner edges, each with the number it stands for, and a missing one.
 
     Codes only: what a level adds to a score is the method's business.
     """
 
-    edges: tuple[float, ...]
     values: tuple[float, ...]
-    unit: Unit = "number"
-
-    @property
-    def width(self) -> int:
-        return len(self.edges) + 2
-
-    def names(self, column: str) -> list[str]:
-        return Bins(edges=self.edges, unit=self.unit).names(column)
 
     def to_json(self) -> dict[str, Any]:
         return {"grid": list(self.edges), "values": list(self.values), **_unit_json(self.unit)}
@@ -426,12 +422,11 @@ def grid_from_json(data: dict[str, Any]) -> Grid | Levels:
         return coding
     try:
         edges, values = np.array(data["grid"], dtype=float), np.array(data["values"], dtype=float)
+        sound = edges.ndim == 1 and values.shape == (len(edges) + 1,)
+        sound = sound and bool(np.isfinite(edges).all() and np.isfinite(values).all())
     except (KeyError, TypeError, ValueError):
-        raise DataError("The stored encoder is damaged: train the model again.") from None
-    sound = edges.ndim == 1 and values.shape == (len(edges) + 1,)
-    if not (sound and np.isfinite(edges).all() and np.isfinite(values).all()):
-        raise DataError("The stored encoder is damaged: train the model again.")
-    if (np.diff(edges) <= 0).any():
+        sound = False
+    if not sound or (np.diff(edges) <= 0).any():
         raise DataError("The stored encoder is damaged: train the model again.")
     return _grid(edges, values, "date" if data.get("unit") == "date" else "number")
 

@@ -174,20 +174,15 @@ def _embedded(name: str, sha256: str) -> pa.Table:
 
 def all_private(schema: Schema) -> Schema:
     """`schema` with every column and the label private."""
-    return Schema(
-        label=replace(schema.label, role="private"),
-        columns=tuple(replace(column, role="private") for column in schema.columns),
-        unit=schema.unit,
-    )
+    columns = tuple(replace(column, role="private") for column in schema.columns)
+    return replace(schema, label=replace(schema.label, role="private"), columns=columns)
 
 
 def adult_roles() -> dict[str, Schema]:
     """Nested role sets of Adult: every column that one makes public is public in the next."""
     half = load_adult()[2]
-    everything = Schema(
-        label=half.label,
-        columns=tuple(replace(column, role="public") for column in half.columns),
-        unit=half.unit,
+    everything = replace(
+        half, columns=tuple(replace(column, role="public") for column in half.columns)
     )
     return {
         "nothing public": all_private(half),

@@ -40,6 +40,7 @@ from halfmask.progress import tell
 from halfmask.types import Floats, Vector
 
 Indices = NDArray[np.int64]
+Rows = Indices
 
 
 def poisson_rows(rows: int, rate: float, source: NoiseSource) -> Indices:

@@ -208,29 +208,29 @@ def paper_plan(facts: RunFacts, *, target_error: float) -> dict[str, Any]:
     (`label-span`), beside the paper's √(d/K): both as far as steps can bring them.
     """
     split = facts.labels_only
-    orthogonal = split and isinstance(facts.loss, Softmax) and facts.relation == "replace"
-    longest = facts.loss.fixed_bounds()[1] if split else 0.0
-    clip = 1.0 if orthogonal else longest if split else facts.gradient_bound
+    clip, orthogonal = _longest_contribution(facts, split)
     # With equal public parts imposed, two labels' contributions are orthogonal.
     pair = clip * (math.sqrt(2) if orthogonal else 2.0 if facts.relation == "replace" else 1.0)
     run = expected_run(facts, "sgd")
 
-    def error(rows: int) -> float:
-        std = bounds.noise_on_mean(
+    def std(rows: int) -> float:
+        return bounds.noise_on_mean(
             noise_multiplier=run.noise_multiplier, clip_norm=clip, rate=run.rate, rows=rows
         )
+
+    def error(rows: int) -> float:
         moment = bounds.second_moment(
             lipschitz=facts.gradient_bound, private_lipschitz=clip, rate=run.rate, rows=rows
         )
-        shape = {
+        shape: dict[str, Any] = {
             "radius": _RADIUS,
             "steps": run.steps,
             "second_moment": moment,
             "parameters": facts.parameters,
-            "noise_std": std,
+            "noise_std": std(rows),
         }
-        rate = bounds.best_learning_rate(**shape)  # type: ignore[arg-type]
-        found = bounds.excess_of_theorem_2_4(**shape, learning_rate=rate)  # type: ignore[arg-type]
+        rate = bounds.best_learning_rate(**shape)
+        found = bounds.excess_of_theorem_2_4(**shape, learning_rate=rate)
         return min(found, 2 * _RADIUS * facts.gradient_bound)
 
     crossover: dict[str, float] | None = None
@@ -266,9 +266,7 @@ def paper_plan(facts: RunFacts, *, target_error: float) -> dict[str, Any]:
             delta=facts.delta,
             steps=run.steps,
         ),
-        "noise_std": bounds.noise_on_mean(
-            noise_multiplier=run.noise_multiplier, clip_norm=clip, rate=run.rate, rows=facts.rows
-        ),
+        "noise_std": std(facts.rows),
         "private_lipschitz": clip,
         "pair_lipschitz": pair,
         "steps": run.steps,
@@ -438,9 +436,7 @@ def _of_whole_batches(facts: RunFacts) -> Run:
 def _of_sampled_batches(facts: RunFacts, method: str, like: RunFacts) -> Run:
     """Algorithm 1, or DP-SGD: noise from the accountant, the variance of both batches added."""
     split = method == "sgd" and facts.labels_only
-    longest = facts.loss.fixed_bounds()[1]
-    orthogonal = split and isinstance(facts.loss, Softmax) and facts.relation == "replace"
-    clip = 1.0 if orthogonal else longest if split else facts.gradient_bound
+    clip, orthogonal = _longest_contribution(facts, split)
     rate = min(1.0, max(_LEAST_BATCH, 4 * math.isqrt(like.rows)) / like.rows)
     pair = 2.0 if facts.relation == "replace" else 1.0
     guess = pair * clip / (like.rows * like.budget.mu)
@@ -456,7 +452,7 @@ def _of_sampled_batches(facts: RunFacts, method: str, like: RunFacts) -> Run:
         private_lipschitz=clip,
         rate=rate,
         rows=facts.rows,
-        public_lipschitz=longest if split else 0.0,
+        public_lipschitz=facts.loss.fixed_bounds()[1] if split else 0.0,
         public_batch=max(1, math.ceil(4 * rate * facts.rows)),
     )
     # The best step for this many steps and this variance, within what smoothness allows.
@@ -469,6 +465,14 @@ def _of_sampled_batches(facts: RunFacts, method: str, like: RunFacts) -> Run:
         variance=variance,
     )
     return Run(noise_multiplier=noise, steps=steps, rate=rate, error=error)
+
+
+def _longest_contribution(facts: RunFacts, split: bool) -> tuple[float, bool]:
+    """Of a row (of its label, if `split`) to a sampled sum; whether two labels' are orthogonal."""
+    if not split:
+        return facts.gradient_bound, False
+    orthogonal = isinstance(facts.loss, Softmax) and facts.relation == "replace"
+    return 1.0 if orthogonal else facts.loss.fixed_bounds()[1], orthogonal
 
 
 def _schedule(facts: RunFacts, per_step: float) -> tuple[int, float]:

@@ -422,11 +422,7 @@ class LabelContributions:
         return total
 
     def _chunk(self, chosen: Tensor, clip_norm: float) -> Tensor:
-        first, last = self._network.linear
-        inside = first.weight.detach().cpu().double(), first.bias.detach().cpu().double()
-        outside = last.weight.detach().cpu().double()
-        given = self._rows[chosen].cpu().double()
-        hidden = torch.relu(given @ inside[0].T + inside[1])
+        given, hidden, outside = _in_doubles(self._network, self._rows[chosen])
         weights = label_free_weights(given, hidden, outside, clip_norm)
         labels = self._labels[chosen].cpu()
         weights = torch.where(labels >= 0, weights, torch.zeros_like(weights))
@@ -441,12 +437,16 @@ class LabelContributions:
 
 def row_weights(network: Mlp, rows: Tensor, clip_norm: float) -> Tensor:
     """The weights of rows at the network's weights, in double precision."""
-    first, last = network.linear
     with torch.no_grad():
-        given = rows.cpu().double()
-        inside = first.weight.cpu().double(), first.bias.cpu().double()
-        hidden = torch.relu(given @ inside[0].T + inside[1])
-        return label_free_weights(given, hidden, last.weight.cpu().double(), clip_norm)
+        return label_free_weights(*_in_doubles(network, rows), clip_norm)
+
+
+def _in_doubles(network: Mlp, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows, their hidden features and the weights of the last layer."""
+    first, last = network.linear
+    given = rows.cpu().double()
+    hidden = torch.relu(given @ first.weight.cpu().double().T + first.bias.cpu().double())
+    return given, hidden, last.weight.cpu().double()
 
 
 def label_free_weights(given: Tensor, hidden: Tensor, outside: Tensor, clip_norm: float) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,8 +122,7 @@ _MOST_POINTS = 101
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CalibrationBin:
+class CalibrationBin(NamedTuple):
     """Rows with neighbouring predictions: what was predicted, what was there, how many."""
 
     predicted: float
@@ -151,20 +150,17 @@ class Measured:
         """The measurement as a JSON object."""
         return {
             **self.scores,
-            "constant": dict(self.constant),
-            "public_columns_alone": dict(self.public_alone),
+            "constant": self.constant,
+            "public_columns_alone": self.public_alone,
             "better_than_constant": self.better_than_constant,
             "covered_by_guarantee": False,
-            "classes": {name: dict(each) for name, each in self.classes.items()},
-            "confusion": {name: dict(each) for name, each in self.confusion.items()},
+            "classes": self.classes,
+            "confusion": self.confusion,
             "by": self.by,
-            "groups": {name: dict(each) for name, each in self.groups.items()},
-            "reference": dict(self.reference) or None,
-            "roc": {name: [list(point) for point in points] for name, points in self.roc.items()},
-            "calibration": {
-                name: [[b.predicted, b.observed, b.rows] for b in bins]
-                for name, bins in self.calibration.items()
-            },
+            "groups": self.groups,
+            "reference": self.reference or None,
+            "roc": self.roc,
+            "calibration": self.calibration,
         }
 
 

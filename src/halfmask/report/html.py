@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from halfmask.report import plots, words
 from halfmask.report import plots as effects
@@ -162,12 +163,11 @@ def _curve(facts: Facts) -> str:
     curves = {str(relation): points for relation, points in facts.curve.items()}
     ax = plots.epsilon_curve(curves, mark=mark, mark_name=called)
     title = "Lines: epsilon falls as delta grows, for the relations replace and withhold."
-    svg = inline_svg(ax, name="curve-figure", title=title)
     both = zip(facts.curve["replace"], facts.curve["withhold"], strict=True)
     rows = [[f"{d:.0e}", words.number(r), words.number(w)] for (d, r), (_, w) in both]
     table = data_table("Epsilon by delta", ["Delta", "replace", "withhold"], rows)
     caption = f"One training gives all these pairs at once; the star is the pair that is {called}."
-    return f"<dl>{meanings}</dl>{figure(svg, caption, table)}"
+    return f"<dl>{meanings}</dl>{_figure(ax, 'curve-figure', title, caption, table)}"
 
 
 def _budget(facts: Facts) -> str:
@@ -176,7 +176,6 @@ def _budget(facts: Facts) -> str:
         return "<p>Nothing was charged.</p>"
     spent = [charge.epsilon for charge in budget.charges]
     ax = plots.budget_steps(spent, limit=budget.epsilon)
-    svg = inline_svg(ax, name="budget-figure", title="Bars: epsilon spent after each charge.")
     rows = words.charge_rows(facts)
     table = data_table("Charges in order", words.CHARGE_HEADINGS, rows)
     limit = (
@@ -191,7 +190,8 @@ def _budget(facts: Facts) -> str:
     if budget.left_out:
         limit += f" The first {budget.left_out} charges are not drawn, but counted."
     caption = "Charges compose: together they cost less than their sum."
-    return f"<p>{escape(limit)}</p>{figure(svg, caption, table)}"
+    title = "Bars: epsilon spent after each charge."
+    return f"<p>{escape(limit)}</p>{_figure(ax, 'budget-figure', title, caption, table)}"
 
 
 def _learning(facts: Facts) -> str:
@@ -212,14 +212,18 @@ def _learning(facts: Facts) -> str:
             "private values, a private label among them, would have to be paid for.</p>"
         )
     ax = plots.learning_curve(facts.learning)
-    svg = inline_svg(ax, name="learning-figure", title="Line: the public loss, step by step.")
     rows = [[str(step), f"{loss:.6g}"] for step, loss in facts.learning]
     table = data_table("Public loss by step", ["Step", "Public loss"], rows)
     caption = (
         f"Public loss: {facts.learning_of}. Private values enter it only through what was released "
         "and paid for, so it costs nothing more."
     )
-    return why + figure(svg, caption, table)
+    title = "Line: the public loss, step by step."
+    return why + _figure(ax, "learning-figure", title, caption, table)
+
+
+def _figure(ax: Any, name: str, title: str, caption: str, table: str) -> str:
+    return figure(inline_svg(ax, name=name, title=title), caption, table)
 
 
 def _short(value: object) -> str:
@@ -241,11 +245,8 @@ def _covered(facts: Facts) -> str:
         text += f"<p>{escape(covered.compared)}</p>"
     if not covered.reliability:
         return text + (f"<p>{escape(NONE_CLEAR)}</p>" if covered.classes else "")
-    svg = inline_svg(
-        plots.reliability(covered.reliability),
-        name="covered-figure",
-        title="Points with bars: shares observed against shares predicted, under noise.",
-    )
+    title = "Points with bars: shares observed against shares predicted, under noise."
+    ax = plots.reliability(covered.reliability)
     table = data_table(
         "Reliability covered by the guarantee", RELIABILITY_HEADINGS, covered.reliability_rows()
     )
@@ -253,7 +254,7 @@ def _covered(facts: Facts) -> str:
         "Reliability, covered by the guarantee: rows by their predicted chance of the second "
         "class. Bars hold the noise and the luck of rows."
     )
-    return text + figure(svg, caption, table)
+    return text + _figure(ax, "covered-figure", title, caption, table)
 
 
 def _effects(facts: Facts) -> str:
@@ -291,27 +292,26 @@ def _scores(facts: Facts) -> str:
         )
     figures = []
     if measured.roc:
-        svg = inline_svg(
-            plots.roc(measured.roc), name="roc-figure", title="Lines: the ROC curve of each class."
-        )
         rows = [[n, f"{x:.4f}", f"{y:.4f}"] for n, line in measured.roc.items() for x, y in line]
         headings = ["Class", "False positive rate", "True positive rate"]
         table = data_table("ROC curve", headings, rows)
         caption = "ROC curve: of the rows of a class, and of all others, the share called so."
-        figures.append(figure(svg, caption, table))
+        title = "Lines: the ROC curve of each class."
+        figures.append(_figure(plots.roc(measured.roc), "roc-figure", title, caption, table))
     curves = {
         name: [(part.predicted, part.observed) for part in bins]
         for name, bins in measured.calibration.items()
     }
     title = "Lines: what was observed against what was predicted."
-    svg = inline_svg(plots.calibration(curves), name="calibration-figure", title=title)
     rows = [
         [name, f"{part.predicted:.4f}", f"{part.observed:.4f}", f"{part.rows:,}"]
         for name, bins in measured.calibration.items()
         for part in bins
     ]
     table = data_table("Calibration", ["Class", "Predicted", "Observed", "Rows"], rows)
-    figures.append(figure(svg, "Calibration, in ten parts of equally many rows.", table))
+    caption = "Calibration, in ten parts of equally many rows."
+    ax = plots.calibration(curves)
+    figures.append(_figure(ax, "calibration-figure", title, caption, table))
     scores = data_table("Scores", words.SCORE_HEADINGS, words.score_rows(facts))
     if not measured.better_than_constant:
         scores = f'<p class="verdict bad">{escape(NO_BETTER)}</p>{scores}'
@@ -344,11 +344,11 @@ def _audit(facts: Facts) -> str:
         return shown
     bars = [(i.column, i.without_model, i.with_model, i.bound) for i in facts.inferences]
     title = "Bars: how often each private column is guessed right, without and with the model."
-    svg = inline_svg(plots.guess_bars(bars), name="inference-figure", title=title)
+    ax = plots.guess_bars(bars)
     caption = "Guesses from the public columns and the label; an attacker cannot pass the line."
     rows = words.inference_rows(facts)
     table = data_table("Right guesses of private columns", words.INFERENCE_HEADINGS, rows)
-    return f"{shown}{figure(svg, caption, table)}"
+    return shown + _figure(ax, "inference-figure", title, caption, table)
 
 
 def _statement(statement: Statement) -> str:

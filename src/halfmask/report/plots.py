@@ -12,7 +12,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from halfmask.storage import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,6 +79,14 @@ def new_axes(width: float = 4.6, height: float = 3.1) -> Axes:
 
     with house_style():
         return Figure(figsize=(width, height)).subplots()
+
+
+def save(ax: Axes, path: Path, **how: Any) -> None:
+    """The figure of `ax` as a file, whole or not there."""
+    drawn = ax.get_figure(root=True)
+    assert drawn is not None
+    with house_style(), replacing(path) as unfinished:
+        drawn.savefig(unfinished, **how)
 
 
 def power_of_ten(value: float, _: object = None) -> str:

@@ -220,7 +220,8 @@ def _answer(function: Callable[[], Any]) -> Response:
         found = function()
         return found if isinstance(found, Response) else _json(found)
     except HalfmaskError as error:
-        status = {NotPublicError: 403, MissingError: 404}.get(type(error), 422)
+        statuses: dict[type, int] = {NotPublicError: 403, MissingError: 404}
+        status = statuses.get(type(error), 422)
         return _json({"error": {"message": str(error)}}, status)
     except OSError as error:
         return _json({"error": {"message": f"A file: {error.strerror}."}}, 422)
