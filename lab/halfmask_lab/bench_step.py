@@ -298,7 +298,7 @@ def _time(size: int, rounds: int) -> dict[str, _Timing]:
 def _ratio(what: _Timing, against: _Timing, size: int) -> dict[str, Any]:
     both = [pair for pair in zip(what.seconds, against.seconds, strict=True) if None not in pair]
     setting = f"batch {size}, 2 threads"
-    row = ratio_row(what.name, against.name, setting, *zip(*both, strict=True))  # type: ignore[arg-type]
+    row = ratio_row(what.name, against.name, setting, *zip(*both, strict=True))
     return {**row, "ratio": what.median() / against.median()}
 
 
