@@ -25,9 +25,9 @@ from halfmask.methods import bounds
 from halfmask.methods.fitted import LinearFit, linear_method
 from halfmask.methods.sgd import SplitRows
 from halfmask.settings import config_for
-from halfmask.table import Blocks, Table
+from halfmask.table import Table
 from halfmask.types import Floats
-from halfmask_lab.results import Progress, result_row, silent
+from halfmask_lab.results import Progress, private_labels, result_row, silent
 
 METHODS = ("sgd", "one-shot", "label-span", "dp-sgd")
 DELTA = 1e-5
@@ -183,25 +183,8 @@ def synthetic(setting: Setting, *, seed: int) -> Table:
     weights -= weights.mean(axis=0)
     weights *= _CLASS_NORM * math.sqrt(setting.classes) / np.linalg.norm(weights)
     scores = x @ weights.T
-    names = tuple(f"x{index}" for index in range(setting.columns))
-    return Table(
-        features=Blocks(public=x, private=np.zeros((setting.rows, 0))),
-        label=(scores + rng.gumbel(size=scores.shape)).argmax(axis=1),
-        unit=None,
-        rows=np.arange(setting.rows),
-        public_norm=1.0,
-        private_norm=0.0,
-        public_names=names,
-        private_names=(),
-        public_sources=names,
-        private_sources=(),
-        label_private=True,
-        task="classification",
-        classes=tuple(range(setting.classes)),
-        label_bounds=None,
-        max_rows=1,
-        schema=None,
-    )
+    labels = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1)
+    return private_labels(x, labels, classes=setting.classes)
 
 
 def risk(split: SplitRows, coef: Floats) -> float:

@@ -8,7 +8,6 @@ by post-processing. Every constant here was fixed on training images 50,001 to 6
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from halfmask_lab.results import (
     accuracy,
     accuracy_figure,
     models,
+    private_labels,
     result_row,
     silent,
 )
@@ -62,8 +62,9 @@ def run(
     images = image_map()
     public = images.fit_transform(split.x_train.astype(np.float32) / 255)
     tell(0.7, "features of the test images")
-    table = labelled(public, split.y_train)
-    test = labelled(images.transform(split.x_test.astype(np.float32) / 255), split.y_test)
+    table = private_labels(public, split.y_train, classes=10)
+    mapped = images.transform(split.x_test.astype(np.float32) / 255)
+    test = private_labels(mapped, split.y_test, classes=10)
     rows = [result_row("non-private", "accuracy", [_without_privacy(table, test)])]
     for place, epsilon in enumerate(EPSILONS):
         tell(0.75 + 0.25 * place / len(EPSILONS), f"epsilon {epsilon:g}")
@@ -94,22 +95,6 @@ def run(
         "results": rows,
         "figure": figure,
     }
-
-
-def labelled(public: np.ndarray, digits: np.ndarray) -> Table:
-    """A table whose features are public and whose label is private."""
-    n, width = public.shape
-    names = tuple(f"f{place}" for place in range(width))
-    empty = Table.from_arrays(np.zeros((n, 0)), digits)
-    return replace(
-        empty.with_blocks(public=np.asarray(public, dtype=np.float64)),
-        public_norm=float(np.linalg.norm(public, axis=1).max()),
-        public_names=names,
-        public_sources=names,
-        private_norm=0.0,
-        classes=tuple(range(10)),
-        label=np.asarray(digits),
-    )
 
 
 def _without_privacy(table: Table, test: Table) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,21 @@ def models(
         )
         for draw in range(draws)
     ]
+
+
+def private_labels(public: np.ndarray, labels: np.ndarray, *, classes: int) -> Table:
+    """A table whose features are public and whose label alone is private."""
+    names = tuple(f"x{place}" for place in range(public.shape[1]))
+    empty = Table.from_arrays(np.zeros((len(public), 0)), labels)
+    return replace(
+        empty.with_blocks(public=np.asarray(public, dtype=np.float64)),
+        public_norm=float(np.linalg.norm(public, axis=1).max()),
+        public_names=names,
+        public_sources=names,
+        private_norm=0.0,
+        classes=tuple(range(classes)),
+        label=np.asarray(labels),
+    )
 
 
 def accuracy(model: Model, table: Table) -> float:
