@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from halfmask.accounting.budget import Budget, printed
+from halfmask.accounting.budget import printed
 from halfmask.accounting.events import (
     RELATIONS,
     Event,
@@ -174,11 +174,6 @@ class Statement:
     def calibrated_epsilon(self) -> float:
         """What the accountant gives under the statement's relation, even if noise was seeded."""
         return self.calibrated[self.relation]
-
-    @property
-    def budget(self) -> Budget:
-        """What a training of the same noise has to be given."""
-        return Budget(epsilon=self.calibrated_epsilon, delta=self.delta, relation=self.relation)
 
     @property
     def unit(self) -> str:

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import GaussianEvent, RandomisedResponseEvent
-from halfmask.audit.model_audit import GuessingGain, Inference, attribute_inference, draw
+from halfmask.audit.model_audit import (
+    FIGURE_FILE,
+    GuessingGain,
+    Inference,
+    _drawn,
+    attribute_inference,
+)
 from halfmask.mechanisms.noise import noise_source
 from halfmask.report.facts import most_right_guesses
 from halfmask.schema import Column, Label, Schema
@@ -124,14 +130,10 @@ def test_values_that_an_additive_model_tells_are_guessed_with_it():
 
 
 def test_the_figure_names_every_column(fitted, tmp_path):
-    path = tmp_path / "figure.svg"
+    path = tmp_path / FIGURE_FILE
     names = ["age", "cost_in_$", "x<y"]
-    draw(
-        [
-            Inference(column=name, without_model=0.5, with_model=0.6, bound=0.7, rows=10)
-            for name in names
-        ],
-        path,
-    )
+    shares = {"without_model": 0.5, "with_model": 0.6, "bound": 0.7}
+    inferences = tuple(Inference(column=name, **shares, rows=10) for name in names)
+    assert _drawn(inferences, tmp_path) == FIGURE_FILE
     assert path.stat().st_size > 1000
     assert path.read_text(encoding="utf-8").startswith("<?xml")

@@ -204,7 +204,7 @@ def test_features_and_levels_of_a_planted_row_belong_to_one_value():
             continue
         seen = set(zip(column.codes, features.argmax(axis=1), strict=True))
         assert set(zip(new.codes, planted_features.argmax(axis=1), strict=True)) <= seen
-    for first, second in zip(planted.alone(False).coded, planted.alone(True).coded, strict=True):
+    for first, second in zip(planted.first.coded, planted.second.coded, strict=True):
         assert (first.codes != second.codes).all()
 
 

@@ -16,9 +16,10 @@ import pytest
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor, Schema
 from halfmask.accounting.ledger import Ledger
+from halfmask.audit.model_audit import Inference
 from halfmask.methods.auto import Problem, choose
 from halfmask.report.card import markdown
-from halfmask.report.facts import Audit, Facts, Inference, gather
+from halfmask.report.facts import Audit, Facts, gather
 from halfmask.report.plots import meaning
 from halfmask.statement import Statement
 from halfmask.table import Task
@@ -116,7 +117,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         mechanism="model", claimed=1, lower_bound=2, confidence=0.95, relation="replace",
         refuted=True,
     )  # fmt: skip
-    guess = Inference(column="dose", without_model=0.1, with_model=0.2, bound=0.3)
+    guess = Inference(column="dose", without_model=0.1, with_model=0.2, bound=0.3, rows=9)
     ledger = Ledger.create(folder / "book", epsilon=9.0, delta=1e-6)
     for _ in range(2):
         ledger.charge(first.statement.events, "one training")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from halfmask.accounting import accountant
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import Event, Relation
 from halfmask.audit.distinguish import Finding
 from halfmask.data.derived import PublicLabel
@@ -481,12 +482,14 @@ def audit_model(
     # An attack on how labels are explained needs them; nothing that it finds is released.
     table = model.encoder.encode(frame).labelled()
     privacy = model.privacy
+    epsilon, delta, relation = privacy.calibrated_epsilon, privacy.delta, privacy.relation
+    budget = Budget(epsilon=epsilon, delta=delta, relation=relation)
 
     def fit(planted: Table) -> Model:
         try:
             return train(
                 planted,
-                privacy.budget,
+                budget,
                 method=model.method,
                 noise=noise_source(),
                 encoder=model.encoder,
@@ -504,9 +507,9 @@ def audit_model(
         finding = one_run(
             table,
             fit,
-            claimed=privacy.calibrated_epsilon,
-            delta=privacy.delta,
-            relation=privacy.relation,
+            claimed=epsilon,
+            delta=delta,
+            relation=relation,
             mechanism=model.method,
             canaries=canaries,
             confidence=confidence,
