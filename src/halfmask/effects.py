@@ -612,7 +612,7 @@ class _View:
 
 
 def _plain_encoder(encoder: Encoder) -> Encoder:
-    """The encoder for one row a person, all with a label."""
+    """The encoder for one row per person, all with a label."""
     data = encoder.to_json()
     data["schema"].pop("unit", None)
     data["schema"]["label"].pop("missing", None)

@@ -82,7 +82,7 @@ class Finding:
 
 Bits = NDArray[np.bool_]
 
-# The grid on which noise is varied: steps a doubling, and its ends.
+# The grid on which noise is varied: steps per doubling, and its ends.
 _STEPS = 64
 _LOWEST, _HIGHEST = 7 * _STEPS, 4 * _STEPS
 

@@ -107,7 +107,7 @@ def values_column(values: Any, name: str) -> pa.Array | pa.ChunkedArray:
         return values
     if isinstance(values, np.ndarray):
         if values.ndim != 1:
-            raise DataError(f"Expected one value of {name!r} a row, got shape {values.shape}.")
+            raise DataError(f"Expected one value of {name!r} per row, got shape {values.shape}.")
         typed = values.dtype.kind in "iufb"
         return pa.array(values) if typed else _objects(list(values))
     try:
@@ -119,10 +119,10 @@ def values_column(values: Any, name: str) -> pa.Array | pa.ChunkedArray:
 
 def _listed(values: Any, name: str) -> list[Any]:
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
-        raise DataError(f"Expected one value of {name!r} a row, got a {type(values).__name__}.")
+        raise DataError(f"Expected one value of {name!r} per row, got a {type(values).__name__}.")
     shape = np.shape(values) if hasattr(values, "__array__") else (0,)
     if len(shape) != 1:
-        raise DataError(f"Expected one value of {name!r} a row, got shape {shape}.")
+        raise DataError(f"Expected one value of {name!r} per row, got shape {shape}.")
     return list(values)
 
 
