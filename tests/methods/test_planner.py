@@ -172,7 +172,7 @@ def test_the_papers_theorems_are_planned_with_the_accountants_noise() -> None:
     # The closed form is an order of magnitude: never what is used.
     assert made["noise_of_theorem_2_1"] != made["noise_std"]
     found = made["crossover"]
-    assert found["claimed_rows"] == pytest.approx(math.sqrt(784 / 10))
+    assert found["claimed_rows"] == pytest.approx(math.sqrt(10 * 785 / 10))
     # It grows with d/K rather than with its root: the paper lets the steps of both be free, but a
     # pass over n labels has n steps.
     assert found["rows"] > 2 * found["claimed_rows"]

@@ -305,7 +305,9 @@ def _emit_lecture(task: RunFacts, target_error: float, as_json: bool) -> None:
         f"{made['noise_multiplier']:.4g} times the longest gradient of a row.",
         f"Excess risk at most {made['error_bound']:.4g} (Theorem 1, RB/√T); "
         f"{made['error_without_noise']:.4g} of it would remain without noise.",
-        f"For {target_error:g}: {made['rows_needed']:,} rows and {made['steps_needed']:,} steps.",
+        f"For {target_error:g}: {made['rows_needed']:,} rows and {made['steps_needed']:,} steps; "
+        f"{made['rows_as_written']:,} and {made['steps_as_written']:,} as the lecture adds up its "
+        "two terms.",
         "By simple composition, (ε/k, δ/k) for each of k steps, the noise would be "
         f"{made['noise_multiplier_naive']:.4g} times the longest gradient.",
         f"Assumes {_ASSUMES}; everything is private.",
@@ -323,6 +325,12 @@ def _emit_paper(task: RunFacts, target_error: float, as_json: bool) -> None:
         f"({made['noise_std']:.4g} on a mean gradient; Theorem 2.1 with c = 1: "
         f"{made['noise_of_theorem_2_1']:.4g}).",
         f"Excess risk at most {made['error_bound']:.4g} (Theorem 2.4, corrected).",
+        f"For {target_error:g}: "
+        + (
+            "more steps than these, however many rows."
+            if made["rows_needed"] is None
+            else f"{made['rows_needed']:,} rows at this rate, noise and number of steps."
+        ),
     ]
     if made["crossover"] is not None:
         found = made["crossover"]

@@ -196,6 +196,11 @@ def lecture_plan(facts: RunFacts, *, target_error: float) -> dict[str, Any]:
             **common, parameters=facts.parameters, error=target_error, **budget
         ),
         "steps_needed": bounds.steps_of_lecture(**common, error=target_error),
+        # The lecture gives each of its two terms α/2: T = 4(RC/α)² and n = 4RCσ√d/α.
+        "rows_as_written": bounds.rows_of_lecture(
+            **common, parameters=2 * facts.parameters, error=target_error, **budget
+        ),
+        "steps_as_written": 2 * bounds.steps_of_lecture(**common, error=target_error),
     }
 
 
@@ -205,7 +210,7 @@ def paper_plan(facts: RunFacts, *, target_error: float) -> dict[str, Any]:
     `noise_of_theorem_2_1` is the paper's order of magnitude with c = 1; the noise that is used, and
     that enters the error, is the accountant's. Where the label alone is private, `crossover` says
     from how many rows on sums over the table have a lower bound than one label at a time
-    (`label-span`), beside the paper's √(d/K): both as far as steps can bring them.
+    (`label-span`), as far as steps can bring both, beside the paper's √(d/K), d counting weights.
     """
     split = facts.labels_only
     orthogonal = split and isinstance(facts.loss, Softmax) and facts.relation == "replace"
@@ -250,7 +255,7 @@ def paper_plan(facts: RunFacts, *, target_error: float) -> dict[str, Any]:
             return sums / expected_run(other, "label-span").error
 
         crossover = {
-            "claimed_rows": math.sqrt(facts.columns / facts.classes),
+            "claimed_rows": math.sqrt(facts.parameters / facts.classes),
             "rows": float(bounds.rows_for_error(ratio, 1.0)),
         }
     return {
