@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfmask.accounting.budget import Budget, printed
+from halfmask.accounting.budget import Budget, printed, round_up
 from halfmask.accounting.events import PAIRS, RELATIONS, check_relation
 from halfmask.cli.options import read_schema
 from halfmask.cli.output import emit, json_option, note
@@ -72,6 +72,7 @@ def account(
         )
         return accountant.epsilon([event], delta=delta, relation=under)
 
+    shown = "" if noise is None else f"{noise:.6g}"
     if noise is None:
         from halfmask.accounting.calibrate import noise_multiplier
 
@@ -83,6 +84,7 @@ def account(
             steps=steps,
             contribution=contribution,
         )
+        shown = f"{round_up(noise):.6g}"  # whoever copies it must not pay more
     elif steps is None:
         from halfmask.accounting.calibrate import most_steps
 
@@ -113,7 +115,7 @@ def account(
     rows = "all rows" if q == 1 else f"rows sampled at rate {q:g}"
     text = (
         f"epsilon {printed(claimed)} at delta {delta:g} ({relation}): {steps} steps on {rows}, "
-        f"noise multiplier {noise:.6g}"
+        f"noise multiplier {shown}"
     )
     emit(data, f"{text}\nIt holds for {_HOLDS_FOR[relation]}.", as_json)
 
