@@ -156,6 +156,8 @@ def test_impossible_tasks_are_refused(changes: dict[str, Any], words: str) -> No
 def test_impossible_wishes_are_refused() -> None:
     with pytest.raises(InputError, match="target error > 0"):
         plan(ADULT, target_error=0.0)
+    with pytest.raises(InputError, match="target error > 0"):
+        paper_plan(MNIST, target_error=-1.0)
     with pytest.raises(InputError, match="Unknown method 'magic'"):
         plan(ADULT, method="magic")
     with pytest.raises(InputError, match="label alone is private"):

@@ -121,8 +121,7 @@ class Run:
 
 def plan(facts: RunFacts, *, target_error: float = 0.01, method: str = "auto") -> RunPlan:
     """Choose a method for `facts` and say what it needs and reaches."""
-    if not (math.isfinite(target_error) and target_error > 0):
-        raise InputError(f"Expected a target error > 0, got {target_error}.")
+    bounds.check_error(target_error)
     name, reason = _method(facts, method)
     known = name in METHODS and (facts.labels_only or name not in _LABELS_ONLY)
     numbers_of = name if known else "gd"
@@ -212,6 +211,7 @@ def paper_plan(facts: RunFacts, *, target_error: float) -> dict[str, Any]:
     from how many rows on sums over the table have a lower bound than one label at a time
     (`label-span`), as far as steps can bring both, beside the paper's √(d/K), d counting weights.
     """
+    bounds.check_error(target_error)
     split = facts.labels_only
     orthogonal = split and isinstance(facts.loss, Softmax) and facts.relation == "replace"
     longest = facts.loss.fixed_bounds()[1] if split else 0.0
