@@ -56,7 +56,7 @@ STEPS = 40
 # μ·rows is this many times the number of columns for each spread. Errors in the comparison, where
 # noise matters less than bias, are cut so many times as far.
 _CUT, _FARTHEST, _TAILS, _FOR_TAILS = 1.2, 3.0, 0.365, 170.0
-_ERROR = 1.25
+_ERROR = 2.0
 _FOLDS = 5
 # What the comparison's sums get: errors, errors by score, scores, their squares, four curvatures.
 _COMPARISON = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
