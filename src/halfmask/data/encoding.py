@@ -47,7 +47,7 @@ _NEAR = np.concatenate([2.0**k * (1 + np.arange(8) / 8) for k in range(-1, 3)])
 """Edges at growing distances, in parts, from zero or the lower end: amounts have long tails."""
 _FINEST = 4096
 _BLOCK = 1 << 16
-PUBLIC_BINS = 32
+PUBLIC_BINS = 128
 """The most levels of a public number in a grid: distinct values first, quantiles of the rest."""
 Unit = Literal["number", "date"]
 """What a range counts: the numbers of a column, or the seconds of its dates since 1970."""
