@@ -67,6 +67,8 @@ _STEEPEST = 1.5
 _SHIFT = 0.15
 # By how much of a spread errors that are cut may typically move the mean of a number.
 _OFF_BY_CUT = 0.1
+# The window of a number's mean is widened until the mean's noise is this part of a spread.
+_MEAN_NOISE = 0.1
 # So many standard deviations of its noise a tail of the label's histogram, or a part, stands out.
 _CLEAR_TAIL, _CLEAR_PART = 2.5, 3.0
 # Pairs are looked for where μ·rows over the root of their number is at least this, and they are no
@@ -120,8 +122,9 @@ class AdditivePlan:
         """The plan for a table of `rows` rows under `mu`.
 
         The base rate alone costs a model (1/(μ·rows))² over its share, in parts of what can be
-        explained: its share keeps that below about 0.002. Where it would take more than 0.4, noise
-        is louder than anything columns could add, and the base rate is all that is released. The
+        explained: its share keeps that below about 0.001, and 0.003 where a class is rare. Where
+        (μ·rows)² is below 20,000, noise is louder than anything columns could add, and the base
+        rate is all that is released. The
         comparison's share makes the slope of the score known to about a quarter. Public sums are
         released several times where noise is louder than sampling: the first finds which columns
         tell, the next ones listen to those. Pairs of columns are for two classes and numbers
@@ -129,8 +132,8 @@ class AdditivePlan:
         beside what a weak one of them moves it by.
         """
         strength = (mu * rows) ** 2
-        base = min(max(8000 / strength, 0.02), 1.0) if label_private else 0.0
-        if base > 0.4:
+        base = min(max(16_000 / strength, 0.02), 0.25) if label_private else 0.0
+        if label_private and strength < 20_000:
             spread = 0.4 if number else 0.0
             return cls(base=1 - spread, spread=spread, steps=0)
         comparison = min(max(45_000 / strength, 0.03), 0.2)
@@ -687,8 +690,17 @@ class AdditiveRun:
         within = np.diff(LABEL_EDGES) ** 2 / 12
         square = float(shares @ ((middles - shares @ middles) ** 2 + within))
         unit = min(max(math.sqrt(square), 0.005), 0.7)
+        window = self._widened(window, unit)
         self._cut = tail_cut(middles / unit, shares, self._farthest())
         return window, unit
+
+    def _widened(self, window: tuple[float, float], unit: float) -> tuple[float, float]:
+        """As wide as the noise of the mean allows: tails that the histogram misses count too."""
+        assert self._base_stage is not None
+        noise = self._base_stage.noise((2.0, 1.0)) / self._n
+        low, high = window
+        more = max(_MEAN_NOISE * unit / noise - (high - low) / 2, 0.0)
+        return max(low - more, -1.0), min(high + more, 1.0)
 
     def _farthest(self) -> float:
         """How many spreads from its prediction a number may count, by public facts."""
@@ -882,7 +894,8 @@ class AdditiveRun:
         used = min(shrunk, _STEEPEST)
         # The best shift at the slope that is used.
         shift = float(off[0] + covariance[0, 1] / covariance[1, 1] * (used - slope))
-        shift = min(max(shift, -3 * _SHIFT), 3 * _SHIFT)
+        # Where the scores are given up, the offset alone is left: it needs no shift.
+        shift = min(max(shift, -3 * _SHIFT), 3 * _SHIFT) * min(used, 1.0)
         if self._number:
             right = missed / unit - used * mean * _kept_of(short, float(noise[2] / self._n))
             shift += _kept_of(_OFF_BY_CUT, self._base_doubt / unit) * (right - shift)
