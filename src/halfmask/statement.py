@@ -31,6 +31,7 @@ from halfmask.errors import HalfmaskError, InputError
 
 if TYPE_CHECKING:
     from halfmask.mechanisms.noise import NoiseSource
+    from halfmask.schema import Schema
 
 NOT_COVERED = (
     "Public columns: they are used as they are, and what they reveal is not limited.",
@@ -310,6 +311,13 @@ class Statement:
             f"{self.relation!r}. It holds against whoever sees all that was released here and "
             f"knows all public columns and every other {unit}. Epsilon under both relations:"
         )
+
+
+def made_notes(schema: Schema) -> list[str]:
+    """Which functions of other columns are public, where a schema has some."""
+    made = [f"{c.name} = {c.public}" for c in schema.columns if c.public is not None]
+    told = "Public functions of other columns, known of every row, with whether there is a value at"
+    return [f"{told} all: {', '.join(made)}."] if made else []
 
 
 def short(factor: float) -> str:

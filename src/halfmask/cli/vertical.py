@@ -217,7 +217,8 @@ def _text(simulation: Simulation, statements: Mapping[str, StatementJson]) -> ob
         promise = "none" if epsilon is None else printed(epsilon)
         return name, str(len(statement["private"])), promise, str(statement["relation"])
 
-    title = f"{simulation.method}, {simulation.rounds} rounds"
+    rounds = "1 round" if simulation.rounds == 1 else f"{simulation.rounds} rounds"
+    title = f"{simulation.method}, {rounds}"
     headings = ("party", "private columns", "epsilon", "relation")
     table = grid(title, headings, map(cells, statements.items()))
     lines = [f"train loss {simulation.train_loss:.4f} (not covered by the guarantee)"]
