@@ -314,8 +314,8 @@ def declared_grid(column: Column) -> Grid | Levels:
         near, halves = part * np.concatenate([_HALVES, _NEAR]), part * _HALVES
         crowded = [low + halves, high - halves, [low + margin, high - margin]]
         crowded += [near, -near, [-margin, margin]] if low < 0 < high else [low + near]
-        edges = low + part * np.arange(1, FINE_BINS)
-        edges = np.unique(np.concatenate([edges, *crowded]))
+        inner = low + part * np.arange(1, FINE_BINS)
+        edges = np.unique(np.concatenate([inner, *crowded]))
         edges = edges[(edges > low) & (edges < high)]
     values = np.concatenate([[low], edges[1:] / 2 + edges[:-1] / 2, [high]])
     return _grid(edges, values, _unit(column))
