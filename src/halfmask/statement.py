@@ -11,6 +11,7 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from itertools import groupby
 from types import NoneType
 from typing import Any, Protocol
@@ -392,10 +393,15 @@ def _inverse(mu: float) -> str:
     return f"{1 / mu:.6g}" if mu > 0 else "unlimited"
 
 
-def _accountant(events: Sequence[Event]) -> str:
+@lru_cache(maxsize=1)
+def _version() -> str:
     from importlib.metadata import version
 
-    ours = f"halfmask {version('halfmask')}"
+    return version("halfmask")
+
+
+def _accountant(events: Sequence[Event]) -> str:
+    ours = f"halfmask {_version()}"
     sampled = any(isinstance(e, PoissonGaussianEvent) and e.rate < 1 for e in events)
     if not sampled and all(isinstance(e, GaussianEvent | PoissonGaussianEvent) for e in events):
         return f"{ours}, exact composition of Gaussian releases (closed form)"

@@ -155,7 +155,8 @@ def main() -> None:
     seen = [each for part in found for each in part]
     games = [each for each in seen if each[1] == "game"]
     replays = [each for each in seen if each[1] != "game"]
-    print(table("method", replays, 0), table("kind of table", replays, 1), sep="\n\n")
+    kinds = sorted(replays, key=lambda each: each[1])
+    print(table("method", replays, 0), table("kind of table", kinds, 1), sep="\n\n")
     print("", table("two inputs of a game", games, 0), "", sep="\n")
     print(f"{len(replays):,} replays and {len(games)} games, {time.perf_counter() - began:.0f} s")
 
