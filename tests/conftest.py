@@ -15,6 +15,15 @@ os.environ.setdefault("NPY_DISABLE_CPU_FEATURES", "X86_V4 AVX512_ICL AVX512_SPR"
 
 from halfmask.accounting.ledger import Ledger
 
+# Minutes of waiting for network processes, and dozens of adaptive fits: they start first, so that
+# at the end no worker is left alone with them.
+LONGEST = ("test_flower.py", "test_flower_predict.py", "test_join.py", "test_repeated_audits.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(LONGEST)))
+
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
