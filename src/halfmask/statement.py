@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import groupby
 from types import NoneType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from halfmask.accounting.budget import printed
 from halfmask.accounting.events import (
@@ -28,6 +28,9 @@ from halfmask.accounting.events import (
     event_to_json,
 )
 from halfmask.errors import HalfmaskError, InputError
+
+if TYPE_CHECKING:
+    from halfmask.schema import Schema
 
 NOT_COVERED = (
     "Public columns: they are used as they are, and what they reveal is not limited.",
@@ -319,6 +322,13 @@ class Statement:
             f"{self.relation!r}. It holds against whoever sees all that was released here and "
             f"knows all public columns and every other {unit}. Epsilon under both relations:"
         )
+
+
+def made_notes(schema: Schema) -> list[str]:
+    """Which functions of other columns are public, where a schema has some."""
+    made = [f"{c.name} = {c.public}" for c in schema.columns if c.public is not None]
+    told = "Public functions of other columns, known of every row, with whether there is a value at"
+    return [f"{told} all: {', '.join(made)}."] if made else []
 
 
 def short(factor: float) -> str:
