@@ -11,6 +11,7 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -386,10 +387,15 @@ def _inverse(mu: float) -> str:
     return f"{1 / mu:.6g}" if mu > 0 else "unlimited"
 
 
-def _accountant(events: Sequence[Event]) -> str:
+@lru_cache(maxsize=1)
+def _version() -> str:
     from importlib.metadata import version
 
-    ours = f"halfmask {version('halfmask')}"
+    return version("halfmask")
+
+
+def _accountant(events: Sequence[Event]) -> str:
+    ours = f"halfmask {_version()}"
     if unsampled(events):
         return f"{ours}, exact composition of Gaussian releases (closed form)"
     from halfmask.accounting.accountant import accountant_name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -139,6 +140,25 @@ def test_mistakes_are_caught_by_a_replay(mutation: str, monkeypatch: pytest.Monk
         )
     with pytest.raises((AssertionError, ReplayError)):
         _try_all_corners()
+
+
+def test_rows_of_a_unit_that_are_forgotten_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from halfmask.methods import additive
+
+    real = additive.unit_weights
+
+    def forgotten(codes: Any, **known: Any) -> Any:
+        return replace(real(codes, **known), rows=np.ones(len(codes)), most=1)
+
+    def try_all() -> None:
+        for pair in corner_pairs("label", "two", unit=True):
+            estimator = pair.estimator("additive")
+            assert_within_charge(estimator, pair.frame, pair.neighbour, replaced=0)
+
+    try_all()
+    monkeypatch.setattr(additive, "unit_weights", forgotten)
+    with pytest.raises(AssertionError):
+        try_all()
 
 
 def _try_all_corners() -> None:

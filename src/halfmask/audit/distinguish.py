@@ -185,7 +185,8 @@ TOGETHER = 10
 
 _PILOT = 0.1
 _SETTLED = 0.82
-_CHUNKS = 16
+# Parts of a look, each of which may fit its inputs anew: at most so many, of so many runs or more.
+_CHUNKS, _LEAST = 16, 256
 
 Report = Callable[[float, str], None]
 
@@ -240,7 +241,8 @@ def distinguish(
     with at_work(partial(_chunk, game), workers) as played:
 
         def play(runs: int, advance: Callable[[float], None]) -> Trials:
-            sizes = [len(part) for part in np.array_split(np.arange(runs), _CHUNKS) if len(part)]
+            chunks = min(_CHUNKS, math.ceil(runs / _LEAST))
+            sizes = [len(part) for part in np.array_split(np.arange(runs), chunks)]
             return _joined(played(sizes, lambda done: advance(done / len(sizes))))
 
         pilot = play(pilot_size, lambda share: _tell(report, share * _PILOT, "choosing thresholds"))

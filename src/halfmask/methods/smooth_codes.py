@@ -171,8 +171,9 @@ def _in_unit_ball(vectors: Floats) -> tuple[Floats, float]:
         return vectors, 1.0
     centre = vectors.mean(axis=0)
     for step in range(2, 200):
-        far = int(np.argmax(np.einsum("ij,ij->i", vectors - centre, vectors - centre)))
-        centre = centre + (vectors[far] - centre) / step
+        apart = vectors - centre
+        far = int(np.argmax(np.einsum("ij,ij->i", apart, apart)))
+        centre = centre + apart[far] / step
     moved = vectors - centre
     radius = math.sqrt(float(np.einsum("ij,ij->i", moved, moved).max()))
     return (moved / radius, radius) if radius > 0 else (moved[:, :0], 1.0)
