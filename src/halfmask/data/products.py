@@ -6,6 +6,7 @@ their order: a model under an unsafe seed is the same to the byte on any number 
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -77,6 +78,9 @@ class RowMatrix(ABC):
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def __matmul__(self, weights: np.ndarray) -> np.ndarray:
+        return self.times(weights)
 
 
 Rows = np.ndarray | RowMatrix
@@ -335,6 +339,11 @@ def feature_rows(table: Table, *, private: bool) -> Rows:
     return features.private if private else features.public
 
 
+def all_features(features: Codes) -> CodedRows:
+    """The features of rows of codes, public ones first."""
+    return CodedRows(sorted(features.columns, key=lambda column: column.private), features.n)
+
+
 class CodedRows(RowMatrix):
     """Some columns of a table, one after the other, as one matrix."""
 
@@ -342,6 +351,8 @@ class CodedRows(RowMatrix):
         self._columns = columns
         self._starts = np.cumsum([0, *(column.width for column in columns)])
         self.shape = (n, int(self._starts[-1]))
+        # No row is longer: each column has one feature of 1, or one number in [-1, 1].
+        self.norm = math.sqrt(len(columns))
         places = [slice(*pair) for pair in zip(self._starts, self._starts[1:], strict=False)]
         one_hot = [column.cells.places is not None for column in columns]
         self._coded = [c for c, known in zip(columns, one_hot, strict=True) if known]
