@@ -130,7 +130,7 @@ class KeptColumn:
             level_of=None if level_of is None else level_of.astype(small),
         )
 
-    def kept(self, rows: np.ndarray) -> KeptColumn:
+    def kept(self, rows: np.ndarray | slice) -> KeptColumn:
         """The same column of some rows."""
         numbers = None if self.numbers is None else self.numbers[rows]
         return replace(self, codes=self.codes[rows], numbers=numbers)

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from halfmask.data.scratch import Room
+from halfmask.mechanisms.shards import Shards, rows_in_all
 from halfmask.table import CodedColumn, Codes, KeptColumn, Table
 from halfmask.types import Floats
 
@@ -339,6 +341,22 @@ def feature_rows(table: Table, *, private: bool) -> Rows:
     return features.private if private else features.public
 
 
+def gathered(rows: Rows, shards: Shards) -> Rows:
+    """The public rows of all machines, one below the other: of codes the codes alone travel."""
+    if not isinstance(rows, CodedRows):
+        assert isinstance(rows, np.ndarray)
+        return shards.gather(rows)
+    columns = [
+        replace(
+            column,
+            codes=shards.gather(column.codes.astype(np.float64)).astype(column.codes.dtype),
+            numbers=None if column.numbers is None else shards.gather(column.numbers),
+        )
+        for column in rows.columns
+    ]
+    return CodedRows(columns, rows_in_all(len(rows), shards))
+
+
 def all_features(features: Codes) -> CodedRows:
     """The features of rows of codes, public ones first."""
     return CodedRows(sorted(features.columns, key=lambda column: column.private), features.n)
@@ -348,7 +366,7 @@ class CodedRows(RowMatrix):
     """Some columns of a table, one after the other, as one matrix."""
 
     def __init__(self, columns: list[KeptColumn], n: int) -> None:
-        self._columns = columns
+        self.columns = columns
         self._starts = np.cumsum([0, *(column.width for column in columns)])
         self.shape = (n, int(self._starts[-1]))
         # No row is longer: each column has one feature of 1, or one number in [-1, 1].
@@ -466,6 +484,11 @@ class CodedRows(RowMatrix):
         coded = np.ones(self.shape[1], dtype=bool)
         coded[self._number_at] = False
         return coded
+
+    def part(self, rows: slice) -> CodedRows:
+        """Rows that lie one after the other."""
+        count = len(range(*rows.indices(self.shape[0])))
+        return CodedRows([column.kept(rows) for column in self.columns], count)
 
     def block(self, rows: slice | NDArray[np.integer]) -> Floats:
         """The features of some rows, made."""
