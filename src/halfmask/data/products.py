@@ -259,19 +259,28 @@ class CodeSums:
         }
 
     def pair_scores(
-        self, alone: Sequence[Floats], pairs: Mapping[tuple[int, int], Floats]
+        self,
+        alone: Sequence[Floats],
+        pairs: Mapping[tuple[int, int], Floats],
+        *,
+        maps: Sequence[Indices] | None = None,
     ) -> Floats:
-        """Σ of the weights of the row's levels and of those of its pairs of levels (i > j)."""
+        """Σ of the weights of the row's levels and of those of its pairs of levels (i > j).
+
+        With `maps` from levels to groups, tables are by group.
+        """
         found = np.zeros(self.rows)
         tables = {(i, j): np.ascontiguousarray(table).ravel() for (i, j), table in pairs.items()}
+        every = [np.arange(levels) for levels in self.levels] if maps is None else maps
         for start in range(0, self.rows, BLOCK):
             at = slice(start, start + BLOCK)
             part = found[at]
-            levels = [column.codes_of(at).astype(np.intp) for column in self._columns]
+            levels = [c.mapped(groups, at) for groups, c in zip(every, self._columns, strict=True)]
             for table, level in zip(alone, levels, strict=True):
-                part += table[level]
+                part += table.take(level)
             for (i, j), table in tables.items():
-                part += table[levels[i] * self.levels[j] + levels[j]]
+                pair = np.multiply(levels[i], len(alone[j]))
+                part += table.take(np.add(pair, levels[j], out=pair))
         return found
 
     def _blocks(self) -> Iterator[tuple[int, list[Indices]]]:
