@@ -307,6 +307,11 @@ _BY_LINEAR_ROW = 700
 _BY_OUTPUT = 64
 _BLOCKS = 3
 _BY_PRODUCT = 100
+# A network holds few rows and makes of many those of a part of a batch: numbers of 4 bytes each.
+_HELD = 1 << 28
+_AT_ONCE = 4 * 4
+_MOST_AT_ONCE = 1 << 16
+_BY_NETWORK_ROW = 100
 _MOST_PAIRED = 6000  # more would take minutes and many gigabytes, whatever the machine
 
 
@@ -315,12 +320,13 @@ def needed(table: Table, method: str, *, blocks: bool = False) -> int:
 
     With `blocks` it has to make features as numbers, although the table holds codes.
     """
+    width = len(table.public_sources) + len(table.private_sources)
     if method == "mlp":
-        return 0
+        at_once = _AT_ONCE * width * min(table.n, _MOST_AT_ONCE)
+        return min(4 * table.n * width, _HELD) + at_once + _BY_NETWORK_ROW * table.n
     if method == "additive":
         classes = len(table.classes or ())
         return (_BY_ROW + _BY_CLASS * (classes if classes > 2 else 0)) * table.n
-    width = len(table.public_sources) + len(table.private_sources)
     products = _BY_PRODUCT * width**2 if method == "one-shot" else 0
     if isinstance(table.features, Codes) and not blocks:
         kept = 2 * 16 * sum(column.numbers is not None for column in table.features.columns)

@@ -251,9 +251,7 @@ class _Space:
             for f, part in zip(self.features, np.split(turn[:-1], ends[:-1]), strict=True)
         ]
         alone = [np.einsum("ij,ij->i", part, part) + 2 * (part @ turn[-1]) for part in parts]
-        pairs = {
-            (i, j): 2 * (parts[i] @ parts[j].T) for i in range(len(parts)) for j in range(i)
-        }
+        pairs = {(i, j): 2 * (parts[i] @ parts[j].T) for i in range(len(parts)) for j in range(i)}
         found = self.sums.pair_scores(alone, pairs, maps=[f.groups for f in self.features])
         # No sum of these products is rounded by more.
         furthest = sum(float(np.linalg.norm(p, axis=1).max()) for p in [*parts, turn[-1:]])

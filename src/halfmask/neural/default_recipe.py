@@ -39,7 +39,7 @@ from halfmask.neural.class_means import (
     sum_sensitivity,
 )
 from halfmask.neural.config import MlpConfig
-from halfmask.neural.ghost import StructuredRows
+from halfmask.neural.ghost import StructuredRows, TensorRows
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import Padding, free_padding
 from halfmask.neural.pretrain import (
@@ -390,7 +390,7 @@ class Correction:
     def of(
         cls,
         network: Mlp,
-        real: Tensor,
+        real: Tensor | TensorRows,
         padded: Callable[[slice], Tensor],
         labels: Tensor,
         trainer: TrainerConfig,
