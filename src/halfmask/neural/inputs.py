@@ -202,6 +202,10 @@ class Inputs:
         return cls(**values | plain)
 
 
+# Rows that are made at a time, in double precision: they stay in the cache.
+_MADE = 1 << 10
+
+
 class MadeRows:
     """Rows of a network that are made of a table's codes whenever some of them are read."""
 
@@ -232,7 +236,7 @@ class MadeRows:
     def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[np.float32]:
         places = range(len(self))[rows] if isinstance(rows, slice) else rows
         made = np.empty((len(places), self.shape[1]), dtype=np.float32)
-        for part in parts_of(len(places)):
+        for part in parts_of(len(places), _MADE):
             some = places[part]
             at = slice(some.start, some.stop, some.step) if isinstance(some, range) else some
             features = self._features.kept(at)

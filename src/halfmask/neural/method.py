@@ -376,7 +376,7 @@ def _regress(
 
 
 # Rows that go through the network at a time.
-_SCORED = 1 << 15
+_SCORED = 1 << 13
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
