@@ -144,6 +144,8 @@ BLOCK = 1 << 15
 # The most levels of two columns together: their table of weights stays in the cache.
 _PACKED = 1 << 14
 _FEW_ROWS = 1 << 17
+# Of more pairs of levels than these, the sums of a block would take longer to add than its rows.
+_MANY_CELLS = 1 << 17
 
 
 class CodeSums:
@@ -248,12 +250,14 @@ class CodeSums:
             at = slice(start, start + BLOCK)
             some = values[at]
             groups = [c.mapped(found, at) for found, c in zip(maps, self._columns, strict=True)]
-            # Added row by row, so that the rounding is that of one sum over all rows.
-            for total, group in zip(alone, groups, strict=True):
-                np.add.at(total, group, some)
+            _count(alone, groups, some)
             for (i, j), total in totals.items():
                 pair = np.multiply(groups[i], sizes[j], out=both[: len(some)])
-                np.add.at(total, np.add(pair, groups[j], out=pair), some)
+                np.add(pair, groups[j], out=pair)
+                if len(total) > _MANY_CELLS:
+                    np.add.at(total, pair, some)
+                else:
+                    _count([total], [pair], some)
         return alone, {
             (i, j): total.reshape(sizes[i], sizes[j]) for (i, j), total in totals.items()
         }
