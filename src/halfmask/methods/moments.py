@@ -81,6 +81,7 @@ class MomentSums:
         own_label = self.label[self.own] if self.bounds.label == "public" else self.label
         public = self.public
         if self.own != slice(0, len(public)):
+            assert isinstance(public, BasisRows | np.ndarray)
             public = public.part(self.own) if isinstance(public, BasisRows) else public[self.own]
         blocks = weighted_blocks(
             public,

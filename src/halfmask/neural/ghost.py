@@ -156,9 +156,9 @@ class StructuredRows:
         """The same rows on another device."""
         if self.rows.device == device:
             return self
-        held = self.products
+        held, rows = self.products, self.rows
         return StructuredRows(
-            self.rows.to(device),
+            (rows[:] if isinstance(rows, TensorRows) else rows).to(device),
             public=self.public,
             table=self.table,
             codes=self.codes.to(device),

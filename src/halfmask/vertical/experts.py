@@ -349,7 +349,7 @@ class ExpertParty(Party):
             raise InputError(
                 f"Party {name!r} has {width:,} features, and an expert holds products of all "
                 f"pairs of at most {MOST_FEATURES:,}; nothing was charged. Declare fewer bins and "
-                "categories, split the columns over more parties, or use admm, which holds none."
+                "categories, split the columns over more parties, or use admm."
             )
         super().__init__(name, rows=int(matrix.shape[0]))
         self.matrix = matrix
