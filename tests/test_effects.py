@@ -122,6 +122,28 @@ def test_bars_hold_for_a_number_to_predict(private: str, label: Role) -> None:
     assert wide < 50, "bars that hold all"
 
 
+@pytest.mark.slow
+@pytest.mark.hand
+def test_bars_hold_for_many_columns() -> None:
+    """Where fewer trainings on imagined rows make them."""
+    rng = np.random.default_rng(9)
+    columns: dict[str, Any] = {f"x{place}": rng.uniform(0, 1, 1500) for place in range(100)}
+    score = columns["x0"] + columns["x1"] + rng.normal(0, 0.2, 1500)
+    columns["y"] = np.where(score > 1, "yes", "no")
+    declared = {
+        name: {"role": "public" if place % 3 else "private", "kind": "number", "bounds": [0, 1]}
+        for place, name in enumerate(columns)
+        if name != "y"
+    }
+    label = {"name": "y", "role": "private", "classes": ["no", "yes"]}
+    schema = Schema.from_dict({"label": label, "columns": declared})
+    estimator = HalfmaskClassifier(schema, epsilon=3.0, delta=1e-6)
+    frame = pa.table(columns)
+    held, wide = coverage(lambda: estimator.fit(frame).model_, models=8, judged=2)
+    assert held >= 0.9
+    assert wide < 50, "bars that hold all"
+
+
 def test_the_free_model_is_not_fitted_again_for_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     """No noise goes into it; fitting it took most of the time of a report."""
     model = fitted(census("half", "public"), rows=TRAIN.slice(0, 600)).model_
