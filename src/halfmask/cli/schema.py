@@ -404,15 +404,16 @@ def _bullet(finding: Finding) -> str:
 
 
 def _expected(found: Expectation) -> str:
-    low, high = (f"{100 * end:.0f}" for end in found.kept)
-    sentence = {
-        "noise will win": "Noise will win: expect hardly more than a constant, or than the free "
-        "model of the public columns.",
-        "noise may win": f"Noise may win: of what your columns tell, a model will keep {low}% "
-        f"(if each tells little) to {high}% (if they tell much).",
-        "noise will not win": f"Noise will not win: of what your columns tell, a model will keep "
-        f"about {low}% (if each tells little) to {high}% (if they tell much).",
-    }[found.verdict]
+    part = (
+        f"of what your columns tell, a model keeps about {_percent(found.middle)}, from "
+        f"{_percent(found.kept[0])} (if each tells little) to {_percent(found.kept[1])} (if they "
+        "tell much)."
+    )
+    if found.base_rate_only:
+        part = "with so few rows and so small a budget only the base rate is released."
+    elif found.verdict == "noise will win":
+        part += " Expect hardly more than a constant, or than the free model of public columns."
+    sentence = f"{found.verdict.capitalize()}: {part}"
     if found.verdict != "noise will not win":
         sentence += f" About {found.rows_needed:,} rows, or a larger epsilon, would be safe."
     lines = [textwrap.fill(sentence, _WIDTH)]
@@ -420,9 +421,14 @@ def _expected(found: Expectation) -> str:
         lines.append("If one of these were public (most gained first):")
         width = min(max(len(change.column) for change in found.if_public[:_SHOWN]), 40)
         for change in found.if_public[:_SHOWN]:
-            ends = " to ".join(f"{100 * end:.0f}%" for end in change.kept)
-            lines.append(f"  {change.column[:40]:<{width}}  keeps {ends}")
+            ends = " to ".join(map(_percent, change.kept))
+            told = f"keeps about {_percent(change.middle)}, from {ends}"
+            lines.append(f"  {change.column[:40]:<{width}}  {told}")
         if len(found.if_public) > _SHOWN:
             lines.append(f"  and {len(found.if_public) - _SHOWN} more (--json shows all)")
     lines.append("A rule of thumb from rows, schema and budget: docs/check.md.")
     return "\n".join(lines)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.0f}%"
