@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,7 @@ from halfmask.accounting.budget import Budget, printed
 from halfmask.data.encoding import MAX_LEARNT_LEVELS, declared, level_codes, with_made
 from halfmask.data.frames import dates, numbered, numbers, texts
 from halfmask.data.reading import FileRows, open_rows
-from halfmask.data.units import unit_codes
+from halfmask.data.units import first_rows, unit_codes, unit_weights
 from halfmask.errors import DataError, HalfmaskError, SchemaError, suggest
 from halfmask.errors import place as named_place
 from halfmask.progress import part_of, tell
@@ -44,6 +45,8 @@ _TIMES = (6.0, 0.9, 0.2)
 _REACHED = (0.85, 0.97, 1.0)
 # Under a public label public columns are free. What they tell is this power of their part of all.
 _FREE = (2.0, 1.0, 0.5)
+# Numbers that a column is released as, as the default method counts them to weigh rows of a unit.
+_PER_COLUMN = 16
 # With μ·rows below this the default method releases the base rate of a private label alone.
 _BASE_RATE = math.sqrt(8000 / 0.4)
 
@@ -68,7 +71,7 @@ class Expectation:
     little.
     """
 
-    rows: int
+    counted: float
     kept: tuple[float, float]
     middle: float
     rows_needed: int
@@ -86,6 +89,7 @@ class Expectation:
         """As `halfmask check --json` prints it."""
         return {
             "verdict": self.verdict,
+            "rows_counted": self.counted,
             "kept": list(self.kept),
             "middle": self.middle,
             "rows_needed": self.rows_needed,
@@ -102,9 +106,14 @@ def expect(
     budget: Budget,
     *,
     rows: int,
+    counted: float | None = None,
 ) -> Expectation:
-    """What to expect now, and with each private column public; the largest gain comes first."""
-    strength = rows * budget.mu
+    """What to expect now, and with each private column public; the largest gain comes first.
+
+    Of `rows` so many count as `counted_rows` says; all of them unless told.
+    """
+    counted = rows if counted is None else counted
+    strength = counted * budget.mu
     changes = []
     for place, column in enumerate(columns):
         if column.role == "private":
@@ -116,7 +125,7 @@ def expect(
         changes.append(Change(label.name, *_expected_of(public, columns, rows, strength)))
     changes.sort(key=lambda change: -change.middle)
     return Expectation(
-        rows,
+        counted,
         *_expected_of(label, columns, rows, strength),
         base_rate_only=base_rate_alone(label, strength),
         if_public=tuple(changes),
@@ -315,12 +324,21 @@ def check_rows(
         problem = "No column is private: mark a column or the label, or use an ordinary library."
         found.faults.append(Finding(None, problem))
     elif columns:
-        found.expectation = expect(
-            label,
-            columns,
-            budget,
-            rows=rows.num_rows,
-        )
+        counted = None
+        if unit is not None and unit.column in rows.column_names:
+            with suppress(DataError):
+                counted = counted_rows(rows, unit, len(columns), budget)
+        found.expectation = expect(label, columns, budget, rows=rows.num_rows, counted=counted)
+
+
+def counted_rows(rows: FileRows, unit: Unit, columns: int, budget: Budget) -> float:
+    """How many rows of persons with one row each noise would hit as hard: ids are public."""
+    codes = unit_codes(texts(rows.columns([unit.column]), unit.column), unit.column)
+    _, kept_codes = first_rows(codes, unit)
+    found = unit_weights(
+        kept_codes, numbers=_PER_COLUMN * columns, mu=budget.mu, relation=budget.relation
+    )
+    return found.total / found.most
 
 
 # --- values

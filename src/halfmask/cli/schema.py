@@ -386,7 +386,7 @@ def _text(found: Checked, file: Path) -> str:
         if findings:
             parts.append("\n".join([f"{title} ({len(findings)}):", *map(_bullet, findings)]))
     if found.expectation is not None:
-        parts.append(_expected(found.expectation))
+        parts.append(_expected(found.expectation, found.rows))
     parts.append(textwrap.fill(FOR_THE_HOLDER, _WIDTH))
     return "\n\n".join(parts)
 
@@ -403,7 +403,7 @@ def _bullet(finding: Finding) -> str:
     return textwrap.fill(finding.message, _WIDTH, initial_indent="  - ", subsequent_indent="    ")
 
 
-def _expected(found: Expectation) -> str:
+def _expected(found: Expectation, rows: int | None) -> str:
     part = (
         f"of what your columns tell, a model keeps about {_percent(found.middle)}, from "
         f"{_percent(found.kept[0])} (if each tells little) to {_percent(found.kept[1])} (if they "
@@ -416,6 +416,11 @@ def _expected(found: Expectation) -> str:
     sentence = f"{found.verdict.capitalize()}: {part}"
     if found.verdict != "noise will not win":
         sentence += f" About {found.rows_needed:,} rows, or a larger epsilon, would be safe."
+    if rows is not None and found.counted < rows:
+        sentence += (
+            f" To protect all rows of a person, noise is larger: {rows:,} rows count as "
+            f"{round(found.counted):,}."
+        )
     lines = [textwrap.fill(sentence, _WIDTH)]
     if found.if_public:
         lines.append("If one of these were public (most gained first):")

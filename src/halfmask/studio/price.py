@@ -87,6 +87,7 @@ def price(
     columns: Sequence[Column],
     *,
     rows: int,
+    counted: float,
     epsilon: float,
     delta: float,
     relation: Relation,
@@ -121,13 +122,12 @@ def price(
 
     def at(value: float) -> dict[str, float]:
         mu = Budget(epsilon=value, delta=delta, relation=relation).mu
-        return _point(value, kept(label, columns, rows * mu))
+        return _point(value, kept(label, columns, counted * mu))
 
     made["curve"] = [at(value) for value in map(float, grid)]
     made["now"] = at(epsilon)
-    expected = expect(
-        label, columns, Budget(epsilon=epsilon, delta=delta, relation=relation), rows=rows
-    )
+    budget = Budget(epsilon=epsilon, delta=delta, relation=relation)
+    expected = expect(label, columns, budget, rows=rows, counted=counted)
     made["verdict"] = expected.verdict
     made["base_rate_only"] = expected.base_rate_only
     made["rows_needed"] = expected.rows_needed
@@ -139,7 +139,7 @@ def price(
         for change in expected.if_public[:_SHOWN]
     ]
     made["roles"] = nearest(label, columns)
-    made["measured"] = _placed(made["roles"], rows, delta, relation)
+    made["measured"] = _placed(made["roles"], counted, delta, relation)
     return made
 
 
@@ -174,7 +174,7 @@ def nearest(label: Label, columns: Sequence[Column]) -> str:
     return "label" if share < 0.25 else "half" if share < 0.75 else "all"
 
 
-def _placed(roles: str, rows: int, delta: float, relation: Relation) -> list[dict[str, Any]]:
+def _placed(roles: str, rows: float, delta: float, relation: Relation) -> list[dict[str, Any]]:
     """Measured tables, each where your rows give the same strength μ·rows as it had."""
     points = []
     for (table, measured), values in KEPT.items():
