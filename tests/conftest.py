@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from halfmask.accounting.ledger import Ledger
+
+# Messages are looked for as they were written; that lines fit 80 columns is tested by new users.
+os.environ["COLUMNS"] = "1000"
 
 
 @pytest.fixture

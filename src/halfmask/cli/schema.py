@@ -77,11 +77,12 @@ def init(file: str, label: str | None, dictionary: str | None, short: bool, as_j
     if not short and dictionary is None:
         if len(kinds) > _WIDE:
             note(f"{len(kinds)} columns: --short declares columns alike together.")
-        emit({"schema": template(kinds, label)}, template_toml(kinds, label).rstrip(), as_json)
+        text = template_toml(kinds, label).rstrip()
+        emit({"schema": template(kinds, label)}, text, as_json, a_file=True)
         return
     declared = declarations(kinds, dictionary)
     data = short_template(declared, label)
-    emit({"schema": data}, short_toml(data, label, kinds).rstrip(), as_json)
+    emit({"schema": data}, short_toml(data, label, kinds).rstrip(), as_json, a_file=True)
 
 
 def declarations(kinds: dict[str, str], dictionary: str | None) -> dict[str, dict[str, Any]]:
