@@ -10,7 +10,7 @@ import pytest
 from halfmask.accounting.ledger import Ledger
 
 # Messages are looked for as they were written; that lines fit 80 columns is tested by new users.
-os.environ["COLUMNS"] = "1000"
+os.environ["HALFMASK_WIDTH"] = "1000"
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ class User:
 @pytest.fixture
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> User:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("HALFMASK_WIDTH")
     return User(tmp_path)
 
 

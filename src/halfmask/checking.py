@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -316,7 +316,8 @@ def check_rows(
         rows = with_made(rows, found.schema)
     _check_values(found, rows, label, columns, unit, look)
     found.warnings += _declared_warnings(columns)
-    found.warnings += _unit_warnings(rows, label, columns, unit)
+    faulty = {fault.column for fault in found.faults}
+    found.warnings += _unit_warnings(rows, label, columns, unit, faulty)
     found.warnings += _budget_warnings(rows.num_rows, budget)
     if label is None:
         return
@@ -482,7 +483,11 @@ def named_like_an_id(name: str) -> bool:
 
 
 def _unit_warnings(
-    rows: FileRows, label: Label | None, columns: Sequence[Column], unit: Unit | None
+    rows: FileRows,
+    label: Label | None,
+    columns: Sequence[Column],
+    unit: Unit | None,
+    faulty: Set[str | None],
 ) -> Iterator[Finding]:
     """Persons with several rows: by public ids, or by the name of a column that is not read."""
     if unit is not None:
@@ -497,8 +502,10 @@ def _unit_warnings(
             f'If a person has several rows, write [unit] with column = "{name}" and max_rows; '
             "without it the guarantee protects one row."
         )
+        if name in faulty:
+            remedy = f'Leave it out by ignore = ["{name}"] at the top of the schema. {remedy}'
         if name not in declared:
-            yield Finding(name, f"Column {name!r} is not declared and sounds like an id. {remedy}")
+            yield Finding(name, f"Column {name!r} sounds like an id. {remedy}")
         elif declared[name].role == "public":
             words = texts(rows.columns([name]), name).drop_null()
             distinct = len(pc.unique(words))

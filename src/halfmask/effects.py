@@ -21,7 +21,7 @@ from scipy.special import expit, log_expit, ndtr, softmax
 from scipy.stats import t as student
 
 from halfmask.accounting.budget import Budget
-from halfmask.data.encoding import Coding, Grid, Levels, Scaled
+from halfmask.data.encoding import Bins, Coding, Grid, Levels, Scaled
 from halfmask.errors import InputError
 from halfmask.progress import part_of
 from halfmask.table import Codes, Encoder, KeptColumn, Table
@@ -390,6 +390,11 @@ class _View:
         if isinstance(coding, Scaled):
             ends = np.linspace(coding.low, coding.high, _POINTS)
             return (*(f"{end:g}" for end in ends), "<missing>")
+        if isinstance(coding, Bins | Grid):
+            # An edge just above zero, for a column that is often zero, is told as zero.
+            edges = np.asarray(coding.edges)
+            edges = np.where(np.abs(edges) < 1e-6 * np.abs(edges).max(initial=0.0), 0.0, edges)
+            coding = Bins(edges=tuple(edges.tolist()), unit=coding.unit)
         return tuple(name.removeprefix(f"{column.name}=") for name in coding.names(column.name))
 
     # --- effects

@@ -89,11 +89,11 @@ def note(text: str) -> None:
 
 
 def wrapped(text: str) -> str:
-    """Lines of 80 columns at most, or of as many as the variable COLUMNS says; no word is broken,
-    so that names, files and commands can be copied."""
+    """Lines of 80 columns at most, or of as many as the variable HALFMASK_WIDTH says; no word is
+    broken, so that names, files and commands can be copied."""
     import textwrap
 
-    given = os.environ.get("COLUMNS", "")
+    given = os.environ.get("HALFMASK_WIDTH", "")
     width = int(given) if given.isdecimal() and int(given) else 80
     lines = []
     for line in text.split("\n"):
