@@ -94,9 +94,7 @@ class Expectation:
             "middle": self.middle,
             "rows_needed": self.rows_needed,
             "base_rate_only": self.base_rate_only,
-            "if_public": [
-                {**vars(change), "kept": list(change.kept)} for change in self.if_public
-            ],
+            "if_public": [{**vars(change), "kept": list(change.kept)} for change in self.if_public],
         }
 
 

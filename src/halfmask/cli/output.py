@@ -54,9 +54,7 @@ def json_option(function: _Function) -> _Function:
     return decorated
 
 
-def emit(
-    data: Mapping[str, Any], text: object, as_json: bool, *, a_file: bool = False
-) -> None:
+def emit(data: Mapping[str, Any], text: object, as_json: bool, *, a_file: bool = False) -> None:
     """Print the result: `data` as JSON, or `text` (a string or anything rich can show).
 
     Text that will be `a_file` is printed as it is, all else in lines that fit.

@@ -202,7 +202,8 @@ def ledger_facts(file: Path) -> dict[str, Any] | None:
     """Budget, spent and left; None where there is no ledger yet."""
     from halfmask.accounting.ledger import Ledger
 
-    if not file.exists():
+    # An empty file is a ledger that a training is just creating.
+    if not file.exists() or not file.stat().st_size:
         return None
     book = Ledger.open(file)
     spent, left = book.spent(), book.room()
