@@ -43,10 +43,10 @@ _CORRELATED = 0.5
 """How closely imagined columns follow one another, as columns of real tables do."""
 _MISSING = 0.02
 """The part of imagined cells that is missing or other where no counts were released."""
-_ALLOWANCE, _BESIDE, _UNCOUNTED = 1.2, 2.5, 2.2
+_ALLOWANCE, _BESIDE, _UNCOUNTED, _SEVERAL = 1.2, 2.5, 2.2, 2.0
 """By how much bars are widened, since imagined rows are not the real ones; the second where private
 columns add to public ones: one draw of noise decides how far they are shrunk; the third where
-no counts of levels were released (docs/effects.md)."""
+no counts of levels were released; the last, at least, of several classes (docs/effects.md)."""
 WITH_BARS = ("additive", "gd")
 """Methods whose bars were held against fresh noise. What noise does to others hangs on products of
 columns that nothing releases."""
@@ -351,7 +351,8 @@ class _View:
             return _UNCOUNTED
         schema = self.encoder.schema
         beside = bool(schema.public) and schema.columns[place].role == "private"
-        return _BESIDE if beside else _ALLOWANCE
+        usual = _BESIDE if beside else _ALLOWANCE
+        return max(usual, _SEVERAL) if len(self.outcomes) > 1 else usual
 
     @property
     def slope_noise(self) -> float:
@@ -677,7 +678,9 @@ def _bars(
     hidden = [
         s for s, c in zip(spreads, view.encoder.schema.columns, strict=True) if c.role == "private"
     ]
-    least = 0.5 * float(np.mean(np.concatenate(hidden))) if hidden and view.additive else 0.0
+    # Of several classes nothing else says what noise leaves open: see `known` below.
+    part = 0.5 if len(view.outcomes) == 1 else 1.0
+    least = part * float(np.mean(np.concatenate(hidden))) if hidden and view.additive else 0.0
     low, high = [], []
     for place, value in enumerate(values):
         spread = spreads[place]
