@@ -30,7 +30,7 @@ from halfmask.methods.fitted import LINEAR_METHODS, linear_method
 from halfmask.model import LinearModel, Model
 from halfmask.schema import Schema
 from halfmask.settings import CONFIG, MethodConfig, config_for, split_method
-from halfmask.statement import Statement
+from halfmask.statement import Statement, made_notes
 from halfmask.storage import write_durably
 from halfmask.table import Codes, Encoder, Table
 
@@ -369,10 +369,6 @@ SKIPPED_PRIVATE = (
     "Labels may be missing. Whether a row has one is protected like the label itself, so the "
     "number of rows that have one is not told."
 )
-MADE = (
-    "Public functions of other columns, known of every row, with whether there is a value at all: "
-    "{}."
-)
 KNOWN_LABEL = "Of the private label {} counts as public, for every training row."
 SKIPPED_PUBLIC = "Rows without a label were left out: which rows have one counts as public."
 
@@ -390,9 +386,7 @@ def state(table: Table, releaser: Releaser, *, notes: Sequence[str] = ()) -> Sta
         notes.append(SKIPPED_PRIVATE if table.label_private else SKIPPED_PUBLIC)
     if schema is not None:
         public, private, label = schema.public, schema.private, schema.label.name
-        made = [f"{c.name} = {c.public}" for c in schema.columns if c.public is not None]
-        if made:
-            notes.append(MADE.format(", ".join(made)))
+        notes += made_notes(schema)
         if schema.label.public is not None:
             notes.append(KNOWN_LABEL.format(schema.label.public))
     else:

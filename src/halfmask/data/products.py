@@ -7,16 +7,17 @@ their order: a model under an unsafe seed is the same to the byte on any number 
 from __future__ import annotations
 
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from halfmask.data.scratch import Room
 from halfmask.table import CodedColumn, Codes, KeptColumn, Table
@@ -37,8 +38,14 @@ def fixed_order(features: int) -> Iterator[None]:
     if features > _MOST_FEATURES:
         yield
         return
-    with threadpool_limits(limits=1, user_api="blas"):
+    # Looking for libraries takes as long as a small fit; none comes without a module.
+    with _libraries(len(sys.modules)).limit(limits=1, user_api="blas"):
         yield
+
+
+@lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def parts_of(rows: int, size: int = PART) -> list[slice]:
