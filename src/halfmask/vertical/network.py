@@ -28,7 +28,6 @@ from halfmask.schema import Schema
 from halfmask.settings import config_from_words, kind_of, read_toml
 from halfmask.statement import made_notes
 from halfmask.storage import write_durably
-from halfmask.table import read_frame
 from halfmask.types import Vector
 from halfmask.vertical.admm import AdmmConfig
 from halfmask.vertical.admm_party import open_sharing_party, share_noise
@@ -251,7 +250,7 @@ class NetworkParty:
         if settings.party not in schemas:
             raise InputError(f"The schema has no column of party {settings.party!r}.")
         self._columns = read_columns(
-            schemas[settings.party], settings.party, read_frame(settings.data), settings.id
+            schemas[settings.party], settings.party, settings.data, settings.id
         )
         self._budget = Budget(
             epsilon=settings.epsilon,
