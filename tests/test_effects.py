@@ -13,7 +13,7 @@ import pytest
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor, Schema
 from halfmask.datasets import load_adult
-from halfmask.effects import _View, effects
+from halfmask.effects import Effect, _View, effects
 from halfmask.model import Model
 from halfmask.schema import Label
 
@@ -46,15 +46,24 @@ def coverage(fit: Callable[[], Model], *, models: int = 12, judged: int = 4) -> 
     """The part of levels whose bar holds the mean over other draws of noise, and how wide bars are
     in standard deviations of the noise."""
     drawn = [fit() for _ in range(models)]
-    every = np.array([np.concatenate(_View(model).effects(model))[:, 0] for model in drawn])
+    every = np.array([np.concatenate(_View(model).effects(model)).ravel() for model in drawn])
     spread = np.std(every, axis=0, ddof=1)
     inside, wide = [], []
     for place, model in enumerate(drawn[:judged]):
         others = np.delete(every, place, axis=0).mean(axis=0)
-        found = {effect.column: effect for effect in effects(model)}
-        ordered = [found[column.name] for column in model.encoder.schema.columns]  # type: ignore[union-attr]
-        low = np.concatenate([effect.low for effect in ordered])
-        high = np.concatenate([effect.high for effect in ordered])
+        found: dict[str, list[Effect]] = {}
+        for effect in effects(model):
+            found.setdefault(effect.column, []).append(effect)
+        outcomes = _View(model).outcomes
+        low, high = (
+            np.concatenate(
+                [
+                    np.transpose([getattr(e, end) for o in outcomes for e in own if e.outcome == o])
+                    for own in (found[column.name] for column in model.encoder.schema.columns)  # type: ignore[union-attr]
+                ]
+            ).ravel()
+            for end in ("low", "high")
+        )
         inside.append((low - 1e-12 <= others) & (others <= high + 1e-12))
         wide.append(np.median((high - low)[spread > 0] / spread[spread > 0]))
     return float(np.mean(inside)), float(np.median(wide))
@@ -117,6 +126,44 @@ def test_bars_hold_for_a_number_to_predict(private: str, label: Role) -> None:
     columns = tuple(column for column in schema.columns if column.name != "hours-per-week")
     schema = Schema(Label("hours", label, bounds=(0, 100)), columns)
     estimator = HalfmaskRegressor(schema, epsilon=1.0, delta=1e-6)
+    held, wide = coverage(lambda: estimator.fit(frame).model_, models=8, judged=2)
+    assert held >= 0.9
+    assert wide < 50, "bars that hold all"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("private", "label"), [("all", "private"), ("half", "private")])
+def test_bars_hold_for_three_classes(private: str, label: Role) -> None:
+    frame = TRAIN.slice(10_000, 5000)
+    years = np.asarray(frame["education-num"], dtype=np.float64)
+    level = np.where(years < 9.5, "low", np.where(years < 12.5, "middle", "high"))
+    frame = frame.append_column("level", pa.array(level))
+    schema = census(private, label)
+    columns = tuple(each for each in schema.columns if not each.name.startswith("education"))
+    schema = Schema(Label("level", label, classes=("low", "middle", "high")), columns)
+    estimator = HalfmaskClassifier(schema, epsilon=2.0, delta=1e-6)
+    held, wide = coverage(lambda: estimator.fit(frame).model_, models=8, judged=2)
+    assert held >= 0.9
+    assert wide < 20, "bars that hold all"
+
+
+@pytest.mark.slow
+@pytest.mark.hand
+def test_bars_hold_for_many_columns() -> None:
+    """Where fewer trainings on imagined rows make them."""
+    rng = np.random.default_rng(9)
+    columns: dict[str, Any] = {f"x{place}": rng.uniform(0, 1, 1500) for place in range(100)}
+    score = columns["x0"] + columns["x1"] + rng.normal(0, 0.2, 1500)
+    columns["y"] = np.where(score > 1, "yes", "no")
+    declared = {
+        name: {"role": "public" if place % 3 else "private", "kind": "number", "bounds": [0, 1]}
+        for place, name in enumerate(columns)
+        if name != "y"
+    }
+    label = {"name": "y", "role": "private", "classes": ["no", "yes"]}
+    schema = Schema.from_dict({"label": label, "columns": declared})
+    estimator = HalfmaskClassifier(schema, epsilon=3.0, delta=1e-6)
+    frame = pa.table(columns)
     held, wide = coverage(lambda: estimator.fit(frame).model_, models=8, judged=2)
     assert held >= 0.9
     assert wide < 50, "bars that hold all"

@@ -9,15 +9,24 @@ import csv
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from halfmask.cli import main
 
 Rows = list[list[object]]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command answered: all of it as one line, and its result."""
+
+    output: str
+    stdout: str
 
 
 class User:
@@ -27,8 +36,8 @@ class User:
         self.folder = folder
         self.commands = 0
 
-    def types(self, line: str, *, code: int = 0) -> Result:
-        """Run `halfmask LINE`; a redirection writes the file. Never a traceback."""
+    def types(self, line: str, *, code: int = 0) -> Said:
+        """Run `halfmask LINE`; a redirection writes the file. Never a traceback, and lines fit."""
         command, _, target = line.partition(" > ")
         words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', command)]
         result = CliRunner().invoke(main, words)
@@ -36,10 +45,12 @@ class User:
         assert result.exception is None or isinstance(result.exception, SystemExit)
         assert "Traceback" not in result.output
         assert "defect of halfmask" not in result.output
+        if not target and "--json" not in words:
+            assert [line for line in result.output.splitlines() if len(line) > 80] == []
         if target:
             (self.folder / target).write_text(result.stdout, encoding="utf-8")
         self.commands += code == 0
-        return result
+        return Said(" ".join(result.output.split()), result.stdout)
 
     def edits(self, file: str, *changes: tuple[str, str]) -> None:
         """Replace text by other text, as in an editor; what is to be replaced must be there."""
@@ -54,6 +65,7 @@ class User:
 @pytest.fixture
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> User:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HALFMASK_WIDTH")
     return User(tmp_path)
 
 
@@ -106,7 +118,7 @@ def test_odd_column_names(user: User) -> None:
     user.edits("odd.toml", ('[columns."2nd.visit"]', '[columns."2nd.visit"]\nbounds = [0, 1]'))
 
     trained = user.types(train)
-    assert "epsilon 2 at delta" in " ".join(trained.output.split())
+    assert "epsilon 2 at delta" in trained.output
     again = user.types(train, code=2)
     assert "name a new folder with --out" in again.output
     scored = user.types("evaluate model test.csv")

@@ -20,7 +20,7 @@ from halfmask.report import plots
 from halfmask.report.html import write_report
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "tests" / "report"))
+sys.path.insert(0, str(HERE.parents[1] / "tests"))
 
 
 def main(folder: Path) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from halfmask.data.derived import function_of
 from halfmask.data.encoding import MAX_LEARNT_LEVELS, declared, level_codes, with_made
 from halfmask.data.frames import dates, numbered, numbers, texts
 from halfmask.data.reading import FileRows, open_rows
-from halfmask.data.units import unit_codes
+from halfmask.data.units import first_rows, unit_codes, unit_weights
 from halfmask.errors import DataError, HalfmaskError, SchemaError, suggest
 from halfmask.errors import place as named_place
 from halfmask.progress import part_of, tell
@@ -31,17 +32,22 @@ from halfmask.schema import Column, Label, Schema, Unit, patterns, read_tables, 
 from halfmask.table import label_codes
 
 # --- Whether noise will win, from the number of rows, the schema and the budget; never from a
-# value. A rule of thumb for the default method on tables. Noise takes the part D / (D + μ·rows) of
-# what the columns could explain, μ the strength of the budget and D a sum over what is private. The
-# small D is what the embedded census lost (300 to 10,000 rows, epsilon 0.5 to 4, roles all, half
-# and label: docs/check.md), a table whose columns tell much; the large one is what tables lose
-# whose columns tell little. A prediction is therefore a range, and a guide, not a bound.
+# value. A rule of thumb for the default method on tables: noise takes the part D / (D + μ·rows) of
+# what the columns could explain, μ the strength of the budget and D a sum over what is private. How
+# much columns tell decides by how much D is smaller or larger, and nobody knows it beforehand: a
+# prediction is therefore a range, which holds nearly all that was measured (docs/check.md).
 
 
-# The parts of D where columns tell much, and where they tell little.
-_PER_PRIVATE = (18.0, 150.0)
-_PER_PUBLIC = (5.0, 30.0)
-_LABEL = (40.0, 140.0)
+# The parts of D.
+_PER_PRIVATE, _PER_PUBLIC, _LABEL = 52.0, 12.0, 75.0
+# By how much D of measured tables is larger where columns tell little, on average, and where they
+# tell much; and what is kept without noise, since trees without privacy see more, too.
+_TIMES = (6.0, 0.9, 0.2)
+_REACHED = (0.85, 0.97, 1.0)
+# Under a public label public columns are free. What they tell is this power of their part of all.
+_FREE = (2.0, 1.0, 0.5)
+# Numbers that a column is released as, as the default method counts them to weigh rows of a unit.
+_PER_COLUMN = 16
 # With μ·rows below this the default method releases the base rate of a private label alone.
 _BASE_RATE = math.sqrt(8000 / 0.4)
 
@@ -54,6 +60,7 @@ class Change:
 
     column: str
     kept: tuple[float, float]
+    middle: float
     rows_needed: int
 
 
@@ -61,11 +68,13 @@ class Change:
 class Expectation:
     """`kept`: the share of what columns explain without privacy that is left, from low to high.
 
-    `rows_needed` is for half of it even where columns tell little.
+    `middle` is what tables keep on average, `rows_needed` for half of it even where columns tell
+    little.
     """
 
-    rows: int
+    counted: float
     kept: tuple[float, float]
+    middle: float
     rows_needed: int
     base_rate_only: bool
     if_public: tuple[Change, ...]
@@ -73,22 +82,20 @@ class Expectation:
     @property
     def verdict(self) -> Verdict:
         """In three words."""
-        low, high = self.kept
-        if self.base_rate_only or high < 1 / 3:
+        if self.base_rate_only or self.middle < 0.2:
             return "noise will win"
-        return "noise may win" if low < 0.5 else "noise will not win"
+        return "noise may win" if self.kept[0] < 0.5 else "noise will not win"
 
     def to_json(self) -> dict[str, Any]:
         """As `halfmask check --json` prints it."""
         return {
             "verdict": self.verdict,
+            "rows_counted": self.counted,
             "kept": list(self.kept),
+            "middle": self.middle,
             "rows_needed": self.rows_needed,
             "base_rate_only": self.base_rate_only,
-            "if_public": [
-                {"column": c.column, "kept": list(c.kept), "rows_needed": c.rows_needed}
-                for c in self.if_public
-            ],
+            "if_public": [{**vars(change), "kept": list(change.kept)} for change in self.if_public],
         }
 
 
@@ -98,52 +105,73 @@ def expect(
     budget: Budget,
     *,
     rows: int,
+    counted: float | None = None,
 ) -> Expectation:
-    """What to expect now, and with each private column public; the largest gain comes first."""
-    strength = rows * budget.mu
-    kept, needed = _kept(label, columns, rows, strength)
+    """What to expect now, and with each private column public; the largest gain comes first.
+
+    Of `rows` so many count as `counted_rows` says; all of them unless told.
+    """
+    counted = rows if counted is None else counted
+    strength = counted * budget.mu
     changes = []
     for place, column in enumerate(columns):
         if column.role == "private":
             others = [*columns]
             others[place] = replace(column, role="public")
-            changes.append(Change(column.name, *_kept(label, others, rows, strength)))
+            changes.append(Change(column.name, *_expected_of(label, others, rows, strength)))
     if label.role == "private":
         public = replace(label, role="public")
-        changes.append(Change(label.name, *_kept(public, columns, rows, strength)))
-    changes.sort(key=lambda change: -sum(change.kept))
+        changes.append(Change(label.name, *_expected_of(public, columns, rows, strength)))
+    changes.sort(key=lambda change: -change.middle)
     return Expectation(
-        rows=rows,
-        kept=kept,
-        rows_needed=needed,
+        counted,
+        *_expected_of(label, columns, rows, strength),
         base_rate_only=base_rate_alone(label, strength),
         if_public=tuple(changes),
     )
 
 
-def _kept(
+def _expected_of(
     label: Label, columns: Sequence[Column], rows: int, strength: float
-) -> tuple[tuple[float, float], int]:
-    ends = noise_ends(label, columns)
+) -> tuple[tuple[float, float], float, int]:
+    """From low to high, the middle, and the rows that the low end needs to reach a half."""
+    low, middle, high = kept(label, columns, strength)
+    noise, free = _noise(label, columns), _free(label, columns) ** _FREE[0]
+    by_noise = max(0.5 / _REACHED[0] - free, 0.0) / (1 - free) if free < 1 else 0.0
+    least = _TIMES[0] * noise * by_noise / (1 - by_noise)
+    if label.role == "private":
+        least = max(least, _BASE_RATE)
+    return (low, high), middle, max(math.ceil(least * rows / strength), 1)
+
+
+def kept(label: Label, columns: Sequence[Column], strength: float) -> tuple[float, float, float]:
+    """The part of what columns tell that is left at μ·rows: where they tell little, on average,
+    and where they tell much."""
+    if label.role == "public" and not any(column.role == "private" for column in columns):
+        return 1.0, 1.0, 1.0
     if base_rate_alone(label, strength):
-        kept = (0.0, 0.0)
-    else:
-        high, low = (strength / (strength + noise) for noise in ends)
-        kept = (low, high)
-    least = max(ends[1], _BASE_RATE if label.role == "private" else 0.0)
-    return kept, math.ceil(least * rows / strength)
-
-
-def noise_ends(label: Label, columns: Sequence[Column]) -> tuple[float, float]:
-    """D where columns tell much, and where they tell little."""
-    private = sum(_weight(column) for column in columns if column.role == "private")
-    hidden = label.role == "private"
-    public = sum(column.role == "public" for column in columns) if hidden else 0
-    much, little = (
-        each * private + free * public + (own if hidden else 0.0)
-        for each, free, own in zip(_PER_PRIVATE, _PER_PUBLIC, _LABEL, strict=True)
+        return 0.0, 0.0, 0.0
+    noise, free = _noise(label, columns), _free(label, columns)
+    low, middle, high = (
+        reached * (free**power + (1 - free**power) * strength / (strength + times * noise))
+        for reached, power, times in zip(_REACHED, _FREE, _TIMES, strict=True)
     )
-    return much, little
+    return low, middle, high
+
+
+def _noise(label: Label, columns: Sequence[Column]) -> float:
+    """D."""
+    found = _PER_PRIVATE * sum(_weight(column) for column in columns if column.role == "private")
+    if label.role == "private":
+        found += _PER_PUBLIC * sum(column.role == "public" for column in columns) + _LABEL
+    return found
+
+
+def _free(label: Label, columns: Sequence[Column]) -> float:
+    """The part of columns that cost nothing: public ones, where the label is public."""
+    if label.role == "private":
+        return 0.0
+    return sum(column.role == "public" for column in columns) / len(columns)
 
 
 def base_rate_alone(label: Label, strength: float) -> bool:
@@ -287,7 +315,8 @@ def check_rows(
         rows = with_made(rows, found.schema)
     _check_values(found, rows, label, columns, unit, look)
     found.warnings += _declared_warnings(columns)
-    found.warnings += _unit_warnings(rows, label, columns, unit)
+    faulty = {fault.column for fault in found.faults}
+    found.warnings += _unit_warnings(rows, label, columns, unit, faulty)
     found.warnings += _budget_warnings(rows.num_rows, budget)
     if label is None:
         return
@@ -295,12 +324,21 @@ def check_rows(
         problem = "No column is private: mark a column or the label, or use an ordinary library."
         found.faults.append(Finding(None, problem))
     elif columns:
-        found.expectation = expect(
-            label,
-            columns,
-            budget,
-            rows=rows.num_rows,
-        )
+        counted = None
+        if unit is not None and unit.column in rows.column_names:
+            with suppress(DataError):
+                counted = counted_rows(rows, unit, len(columns), budget)
+        found.expectation = expect(label, columns, budget, rows=rows.num_rows, counted=counted)
+
+
+def counted_rows(rows: FileRows, unit: Unit, columns: int, budget: Budget) -> float:
+    """How many rows of persons with one row each noise would hit as hard: ids are public."""
+    codes = unit_codes(texts(rows.columns([unit.column]), unit.column), unit.column)
+    _, kept_codes = first_rows(codes, unit)
+    found = unit_weights(
+        kept_codes, numbers=_PER_COLUMN * columns, mu=budget.mu, relation=budget.relation
+    )
+    return found.total / found.most
 
 
 # --- values
@@ -470,7 +508,11 @@ def named_like_an_id(name: str) -> bool:
 
 
 def _unit_warnings(
-    rows: FileRows, label: Label | None, columns: Sequence[Column], unit: Unit | None
+    rows: FileRows,
+    label: Label | None,
+    columns: Sequence[Column],
+    unit: Unit | None,
+    faulty: Set[str | None],
 ) -> Iterator[Finding]:
     """Persons with several rows: by public ids, or by the name of a column that is not read."""
     if unit is not None:
@@ -485,8 +527,10 @@ def _unit_warnings(
             f'If a person has several rows, write [unit] with column = "{name}" and max_rows; '
             "without it the guarantee protects one row."
         )
+        if name in faulty:
+            remedy = f'Leave it out by ignore = ["{name}"] at the top of the schema. {remedy}'
         if name not in declared:
-            yield Finding(name, f"Column {name!r} is not declared and sounds like an id. {remedy}")
+            yield Finding(name, f"Column {name!r} sounds like an id. {remedy}")
         elif declared[name].role == "public":
             words = texts(rows.columns([name]), name).drop_null()
             distinct = len(pc.unique(words))

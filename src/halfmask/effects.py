@@ -17,23 +17,24 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, ndtr, softmax
+from scipy.special import expit, log_expit, ndtr, softmax
 from scipy.stats import t as student
 
 from halfmask.accounting.budget import Budget
-from halfmask.data.encoding import Coding, Grid, Levels, Scaled
+from halfmask.data.encoding import Bins, Coding, Grid, Levels, Scaled
 from halfmask.errors import InputError
 from halfmask.progress import part_of
 from halfmask.table import Codes, Encoder, KeptColumn, Table
 from halfmask.types import Floats
 
 if TYPE_CHECKING:
-    from halfmask.methods.additive_pairs import PairWeights
+    from halfmask.methods.additive import AdditiveFit
     from halfmask.model import Model
 
 
-DRAWS = 12
-"""Trainings on imagined rows; their spread is known to about a fifth, which bars allow for."""
+DRAWS, FEWER_DRAWS, _MANY_COLUMNS = 12, 6, 60
+"""Trainings on imagined rows, and how many where columns are more than so many, since each takes
+seconds there; their spread is known to about a fifth (a third), which bars allow for."""
 MOST_ROWS = 8000
 """Rows that are imagined at most: with fewer rows than the data had, noise is made weaker."""
 _ASKED = 200
@@ -42,10 +43,10 @@ _CORRELATED = 0.5
 """How closely imagined columns follow one another, as columns of real tables do."""
 _MISSING = 0.02
 """The part of imagined cells that is missing or other where no counts were released."""
-_ALLOWANCE, _BESIDE, _UNCOUNTED = 1.2, 2.5, 2.2
+_ALLOWANCE, _BESIDE, _UNCOUNTED, _SEVERAL = 1.2, 2.5, 2.2, 2.0
 """By how much bars are widened, since imagined rows are not the real ones; the second where private
 columns add to public ones: one draw of noise decides how far they are shrunk; the third where
-no counts of levels were released (docs/effects.md)."""
+no counts of levels were released; the last, at least, of several classes (docs/effects.md)."""
 WITH_BARS = ("additive", "gd")
 """Methods whose bars were held against fresh noise. What noise does to others hangs on products of
 columns that nothing releases."""
@@ -247,9 +248,11 @@ class Explanation:
 
 
 def effects(
-    model: Model, *, draws: int = DRAWS, told: Callable[[float, str], None] | None = None
+    model: Model, *, draws: int | None = None, told: Callable[[float, str], None] | None = None
 ) -> Effects:
     """The effects of a fitted model with their bars; `told` hears how far it is.
+
+    `draws` is how many trainings on imagined rows bars are made from.
 
     Post-processing: it reads the model alone.
     """
@@ -259,6 +262,8 @@ def effects(
             f"{' or '.join(WITH_BARS)} and a schema. `explain` works for every linear model."
         )
     view = _View(model)
+    if draws is None:
+        draws = DRAWS if len(view.codings) <= _MANY_COLUMNS else FEWER_DRAWS
     return Effects(lambda: _found(view, draws, told or (lambda share, text: None)))
 
 
@@ -338,6 +343,7 @@ class _View:
         self._grids = self.encoder.grids
         self.codings: list[Coding | Grid] = [self._coding(column.name) for column in columns]
         self.shares = [self._share(place) for place in range(len(columns))]
+        self._by_free: dict[tuple[int, int], Floats] = {}
 
     def allowance(self, place: int) -> float:
         """By how much a column's bars are widened."""
@@ -345,7 +351,8 @@ class _View:
             return _UNCOUNTED
         schema = self.encoder.schema
         beside = bool(schema.public) and schema.columns[place].role == "private"
-        return _BESIDE if beside else _ALLOWANCE
+        usual = _BESIDE if beside else _ALLOWANCE
+        return max(usual, _SEVERAL) if len(self.outcomes) > 1 else usual
 
     @property
     def slope_noise(self) -> float:
@@ -384,15 +391,25 @@ class _View:
         if isinstance(coding, Scaled):
             ends = np.linspace(coding.low, coding.high, _POINTS)
             return (*(f"{end:g}" for end in ends), "<missing>")
+        if isinstance(coding, Bins | Grid):
+            # An edge just above zero, for a column that is often zero, is told as zero.
+            edges = np.asarray(coding.edges)
+            edges = np.where(np.abs(edges) < 1e-6 * np.abs(edges).max(initial=0.0), 0.0, edges)
+            coding = Bins(edges=tuple(edges.tolist()), unit=coding.unit)
         return tuple(name.removeprefix(f"{column.name}=") for name in coding.names(column.name))
 
     # --- effects
 
     def effects(self, model: Model) -> list[Floats]:
         """Levels x outputs of each column, against the average imagined row."""
+        places = range(len(self.codings))
+        if self.additive:
+            by_output = [self._added(fit) for fit in _outputs(vars(model)["fit"])]
+            raw = [np.column_stack([each[place] for each in by_output]) for place in places]
+        else:
+            raw = [self._linear(model, place) for place in places]
         found = []
-        for place in range(len(self.codings)):
-            values = self._raw(model, place)
+        for place, values in enumerate(raw):
             share = self._weights(place, len(values))
             found.append(values - share @ values)
         return found
@@ -409,41 +426,63 @@ class _View:
         even: Floats = share / share.sum()
         return even
 
-    def _raw(self, model: Any, place: int) -> Floats:
-        if not self.additive:
-            return self._linear(model, place)
-        fit = model.fit
-        own: Floats = np.asarray(fit.weights[place], dtype=np.float64)
-        own = own[:, None] if own.ndim == 1 else own
-        own = own + self._by_pairs(fit, place)
-        if fit.free is not None and place not in fit.free_columns:
-            return own
-        if fit.free is None and not len(fit.bend):
-            if fit.offset_weights is None:
-                return own
-            offset = np.asarray(fit.offset_weights[place])
-            own = own + fit.offset_scale * (offset[:, None] if offset.ndim == 1 else offset)
-            return own
-        return self._asked(model, place)
-
-    def _by_pairs(self, fit: Any, place: int) -> Any:
-        """What the column's levels add by pairs, averaged over the other column's levels."""
-        found: Any = 0.0
-        for pair in self._pairs(fit):
-            table = pair.by_level()
-            if pair.first == place:
-                found = found + (table @ self._weights(pair.second, table.shape[1]))[:, None]
-            elif pair.second == place:
-                found = found + (self._weights(pair.first, len(table)) @ table)[:, None]
+    def _added(self, fit: AdditiveFit) -> list[Floats]:
+        """What each level of each column adds to the mean score of a few imagined rows."""
+        found = []
+        rows = self._asked_rows.coded
+        known = None if fit.free is not None else fit.offset(rows)
+        for place, weights in enumerate(fit.weights):
+            own = weights + self._by_pairs(fit, place)
+            offsets = None
+            if fit.free is not None and place in fit.free_columns:
+                offsets = self._free_offsets(fit, fit.free_columns.index(place))
+            elif known is not None and fit.offset_weights is not None:
+                added = fit.offset_weights[place]
+                offsets = known - added[rows[place].codes] + added[:, None]
+            if offsets is not None:
+                own = own + fit.offset_scale * offsets.mean(axis=1)
+                if len(fit.bend):
+                    bent = fit.bend[np.searchsorted(fit.bend_edges, offsets, side="right")]
+                    own = own + bent.mean(axis=1)
+            found.append(own)
         return found
 
-    def _pairs(self, fit: Any) -> Sequence[PairWeights]:
-        return getattr(fit, "pairs", ())
+    def _free_offsets(self, fit: AdditiveFit, place: int) -> Floats:
+        """The free model's offset of the rows, all set to each level in turn; found once, since
+        no noise goes into it."""
+        assert fit.free is not None
+        found = self._by_free.get((id(fit.free), place))
+        if found is None:
+            columns = [self._asked_rows.coded[each] for each in fit.free_columns]
+            codes = np.column_stack([column.codes for column in columns])
+            levels = columns[place].levels
+            every = np.tile(codes, (levels, 1))
+            every[:, place] = np.repeat(np.arange(levels), len(codes))
+            scores = fit.free.scores(every)
+            scores = np.asarray(log_expit(scores)) if fit.log_chance else scores
+            found = scores.reshape(levels, len(codes))
+            self._by_free[id(fit.free), place] = found
+        return found
+
+    @cached_property
+    def _asked_rows(self) -> Codes:
+        return self.imagined.kept(np.arange(min(_ASKED, self.rows)))
+
+    def _by_pairs(self, fit: AdditiveFit, place: int) -> Any:
+        """What the column's levels add by pairs, averaged over the other column's levels."""
+        found: Any = 0.0
+        for pair in fit.pairs:
+            table = pair.by_level()
+            if pair.first == place:
+                found = found + table @ self._weights(pair.second, table.shape[1])
+            elif pair.second == place:
+                found = found + self._weights(pair.first, len(table)) @ table
+        return found
 
     def together(self, table: Table) -> dict[str, float]:
         """What pairs of levels add to the only row of `table`, beyond their averages by column."""
         found = {}
-        for pair in self._pairs(self.fit) if self.additive else ():
+        for pair in _outputs(self.fit)[0].pairs if self.additive else ():
             places = (pair.first, pair.second)
             levels = [int(table.coded[place].codes[0]) for place in places]
             weights = pair.by_level()
@@ -459,7 +498,7 @@ class _View:
 
     def _asked(self, model: Model, place: int) -> Floats:
         """The mean score of imagined rows, every row set to each level in turn."""
-        rows = self.imagined.kept(np.arange(min(_ASKED, self.rows)))
+        rows = self._asked_rows
         levels = self.codings[place].width
         codes = np.repeat([self._code(place, level) for level in range(levels)], rows.n)
         every = rows.kept(np.tile(np.arange(rows.n), levels))
@@ -611,6 +650,11 @@ class _View:
         return replace(table, label=np.minimum(drawn, scores.shape[1] - 1))
 
 
+def _outputs(fit: Any) -> tuple[AdditiveFit, ...]:
+    """One for each score: one, or one for each of several classes."""
+    return cast("tuple[AdditiveFit, ...]", getattr(fit, "outputs", (fit,)))
+
+
 def _plain_encoder(encoder: Encoder) -> Encoder:
     """The encoder for one row per person, all with a label."""
     data = encoder.to_json()
@@ -634,7 +678,9 @@ def _bars(
     hidden = [
         s for s, c in zip(spreads, view.encoder.schema.columns, strict=True) if c.role == "private"
     ]
-    least = 0.5 * float(np.mean(np.concatenate(hidden))) if hidden and view.additive else 0.0
+    # Of several classes nothing else says what noise leaves open: see `known` below.
+    part = 0.5 if len(view.outcomes) == 1 else 1.0
+    least = part * float(np.mean(np.concatenate(hidden))) if hidden and view.additive else 0.0
     low, high = [], []
     for place, value in enumerate(values):
         spread = spreads[place]
@@ -684,8 +730,7 @@ def _trained(view: _View, draws: int) -> Iterator[Model]:
         with part_of("noise bars of effects"):
             if view.additive:
                 releaser = Releaser(MemoryLedger.of(budget), noise, whole_plan=True)
-                outputs = getattr(view.fit, "outputs", (view.fit,))
-                free = tuple(output.free for output in outputs if output.free is not None)
+                free = tuple(fit.free for fit in _outputs(view.fit) if fit.free is not None)
                 with fixed_order(len(view.codings)):
                     fit = fit_additive(view.labelled, releaser, AdditiveConfig(free_models=free))
                 trained = replace(cast(Any, model), fit=fit)

@@ -35,18 +35,18 @@ _SHOWN = 8
 
 def read_tables(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The tables of a schema file, with those of the files it includes under its own."""
-    path = path.absolute()
+    typed, path = path, path.absolute()
     if path in above:
         raise SchemaError(f"{path.name} includes itself: remove one `include`.")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise SchemaError(f"The schema {path} is not UTF-8 text: save it as UTF-8.") from None
+        raise SchemaError(f"The schema {typed} is not UTF-8 text: save it as UTF-8.") from None
     except ValueError:  # a zero in its name
         raise SchemaError(f"{str(path)!r} is not the name of a file: correct `include`.") from None
     except OSError as error:
         raise SchemaError(
-            f"Cannot read the schema {path.name if above else path}: {error.strerror}. "
+            f"Cannot read the schema {path.name if above else typed}: {error.strerror}. "
             + (
                 f"It is included by {above[-1].name}: paths count from that file's folder."
                 if above
@@ -56,7 +56,9 @@ def read_tables(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     try:
         own = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SchemaError(f"The schema {path} is not valid TOML: {error}.") from None
+        raise SchemaError(
+            f"The schema {typed} is not valid TOML: {error}. Mend what stands there."
+        ) from None
     except ValueError:
         raise SchemaError(f"The schema {path} holds a number of too many digits.") from None
     except RecursionError:

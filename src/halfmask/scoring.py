@@ -16,6 +16,13 @@ from halfmask.progress import part_of, tell
 from halfmask.table import Codes, Table
 from halfmask.types import Floats
 
+_SHOWN = {"log_loss": "log loss", "auc": "AUC", "rmse": "RMSE", "r2": "R²"}
+
+
+def shown_score(name: str) -> str:
+    """The name of a score as people read it."""
+    return _SHOWN.get(name, name)
+
 
 def scores(model: Model, rows: Table | Iterable[Table]) -> dict[str, float | None]:
     """rows with accuracy, log_loss and auc, or with rmse and r2; rows without a label are left out.
@@ -247,7 +254,7 @@ def reference_lines(found: dict[str, Any], where: str) -> list[str]:
     lines = ["", f"Without privacy, {where}:"]
     for kind, name in _NAMES.items():
         told = ", ".join(
-            f"{n.replace('_', ' ')} {'-' if v is None else format(v, '.4f')}"
+            f"{shown_score(n)} {'-' if v is None else format(v, '.4f')}"
             for n, v in found[kind].items()
         )
         lines.append(f"  {name}: {told}")

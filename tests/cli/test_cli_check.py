@@ -273,6 +273,21 @@ def test_what_is_expected_of_the_census_is_what_it_keeps(roles: str) -> None:
     assert many.verdict == "noise will not win"
 
 
+def test_rows_of_one_person_count_less(folder: Path) -> None:
+    """As many as the default method counts: noise is for all rows of a person."""
+    ids = [str(row // 3) for row in range(ROWS)]
+    unit = SCHEMA + '[unit]\ncolumn = "who"\nmax_rows = 3\n'
+    alone = checked(columns())["expected"]
+    found = checked(columns(who=ids), schema=unit)["expected"]
+    assert alone["rows_counted"] == ROWS
+    rows = pyarrow.csv.read_csv("rows.csv")
+    model = HalfmaskClassifier(Schema.from_toml("schema.toml"), epsilon=1.0, delta=1e-9)
+    counted = model.fit(rows).model_.details["rows_counted"]
+    assert found["rows_counted"] == pytest.approx(counted)
+    assert counted < ROWS
+    assert found["rows_needed"] > alone["rows_needed"]
+
+
 def test_making_a_column_public_is_expected_to_buy_something() -> None:
     _, _, schema = load_adult()
     label = replace(schema.label, role="private")

@@ -18,7 +18,6 @@ from halfmask.schema import Schema
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.hand,
     pytest.mark.skipif(
         BINARY is None, reason="chromium is not installed: apt-get install chromium"
     ),

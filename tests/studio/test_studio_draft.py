@@ -321,8 +321,21 @@ def test_the_price_follows_roles_epsilon_and_rows(tmp_path: Path) -> None:
         assert studio.get(asked)["now"] is None
 
 
+def test_a_ledger_that_is_just_created_is_not_there_yet(tmp_path: Path) -> None:
+    """The page asks while `ledger create` has opened its file and not yet written to it."""
+    write_rows(tmp_path, {"x": ["1", "2"], "y": ["no", "yes"]})
+    with bench(tmp_path, label="y") as studio:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "ledger.jsonl").touch()
+        found = studio.get("api/plan?epsilon=1&delta=1e-6&total=3")
+        assert found["ledger"] is None
+        assert "ledger create" in found["commands"][0]["command"]
+        assert studio.get("api/results")["ledger"] is None
+        assert studio.get("api/price?epsilon=1&delta=1e-6")["ledger"] is None
+
+
 def test_the_band_holds_most_of_what_was_measured() -> None:
-    """Four of five measured cases lie within the band that is drawn for a table like theirs."""
+    """Nearly all measured cases lie within the band that is drawn for a table like theirs."""
     from halfmask.accounting.budget import Budget
     from halfmask.studio import price
     from halfmask.studio.price import DELTA, EPSILONS, KEPT, TABLES
@@ -334,8 +347,9 @@ def test_the_band_holds_most_of_what_was_measured() -> None:
         for epsilon, value in zip(EPSILONS, values, strict=True):
             strength = facts.rows * Budget(epsilon=epsilon, delta=DELTA).mu
             low, _, high = price.kept(label, columns, strength)
-            inside.append(low - 0.02 <= value <= high + 0.02)
-    assert sum(inside) >= 0.75 * len(inside)
+            inside.append(low <= value <= high)
+    assert sum(inside) >= 0.95 * len(inside)
+    assert inside.count(False) == 2, "as docs/check.md says"
 
 
 def test_the_line_agrees_with_the_means_of_all_tables() -> None:

@@ -135,8 +135,10 @@ def _errors_for_the_user(as_json: bool) -> Iterator[None]:
         raise click.exceptions.Exit(130) from None
     except click.ClickException as error:
         emit_error({"kind": "usage", "message": error.format_message()}, as_json)
-        error.show()
-        raise click.exceptions.Exit(max(error.exit_code, 2)) from error
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            click.echo(error.ctx.get_usage(), err=True)
+            click.echo(f"Try '{error.ctx.command_path} --help' for help.\n", err=True)
+        _end(error.format_message(), max(error.exit_code, 2))
     except OSError as error:
         emit_error({"kind": "file", "message": _of_file(error)}, as_json)
         _end(_of_file(error), 2)
@@ -166,18 +168,10 @@ def _missing(error: Exception) -> str | None:
 
 
 def _end(message: str, exit_code: int) -> NoReturn:
-    click.echo(_wrapped(f"Error: {message}"), err=True)
+    from halfmask.cli.output import wrapped
+
+    click.echo(wrapped(f"Error: {message}"), err=True)
     raise click.exceptions.Exit(exit_code)
-
-
-def _wrapped(message: str) -> str:
-    """Within 80 columns on a terminal; whole lines elsewhere, where programs look for words."""
-    if not sys.stderr.isatty():
-        return message
-    import textwrap
-
-    lines = (textwrap.wrap(line, 80, break_long_words=False) for line in message.splitlines())
-    return "\n".join("\n".join(parts) for parts in lines)
 
 
 def _defect(error: Exception) -> NoReturn:

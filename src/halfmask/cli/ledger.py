@@ -77,10 +77,7 @@ def show(*, file: Path, as_json: bool) -> None:
         lines += [start.rstrip(), *(f"       {line}" for line in told)]
     if back:
         lines.append(f"  charges taken back, interrupted before their first release: {back}")
-    lines.append(
-        f"spent epsilon {printed(spent)}; a training with epsilon {printed_room(data['left'])} "
-        "still fits"
-    )
+    lines.append(f"spent epsilon {printed(spent)}; {room_in_words(data['left'], book.epsilon)}")
     if not adaptive:
         lines.append(_FIXED_BEFOREHAND)
     emit(data, "\n".join(lines), as_json)
@@ -127,3 +124,10 @@ def _budget(file: Path, book: Ledger) -> dict[str, Any]:
 
 def _words(book: Ledger) -> str:
     return f"budget epsilon {printed(book.epsilon)} at delta {book.delta:g} ({book.relation})"
+
+
+def room_in_words(left: float, budget: float) -> str:
+    """What still fits; what rounding leaves of a budget is nothing to train with."""
+    if left < budget / 1000:
+        return "no further training fits"
+    return f"a training with epsilon {printed_room(left)} still fits"

@@ -53,14 +53,17 @@ def json_option(function: _Function) -> _Function:
     return decorated
 
 
-def emit(data: Mapping[str, Any], text: object, as_json: bool) -> None:
-    """Print the result: `data` as JSON, or `text` (a string or anything rich can show)."""
+def emit(data: Mapping[str, Any], text: object, as_json: bool, *, a_file: bool = False) -> None:
+    """Print the result: `data` as JSON, or `text` (a string or anything rich can show).
+
+    Text that will be `a_file` is printed as it is, all else in lines that fit.
+    """
     _clear_bar()
     if as_json:
         click.echo(json_text(data), file=_output.get() or sys.stdout)
         _printed.set(True)
     elif isinstance(text, str):
-        click.echo(text)
+        click.echo(text if a_file else wrapped(text))
     else:
         from rich.console import Console
 
@@ -90,7 +93,27 @@ def grid(title: str, headings: Iterable[str], rows: Iterable[Sequence[str]]) -> 
 def note(text: str) -> None:
     """Tell the user something that is not the result: on standard error."""
     _clear_bar()
-    click.echo(text, err=True)
+    click.echo(wrapped(text), err=True)
+
+
+def wrapped(text: str) -> str:
+    """Lines of 80 columns at most, or of as many as the variable HALFMASK_WIDTH says; no word is
+    broken, so that names, files and commands can be copied."""
+    import textwrap
+
+    given = os.environ.get("HALFMASK_WIDTH", "")
+    width = int(given) if given.isdecimal() and int(given) else 80
+    lines = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()))
+        lines += textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+    return "\n".join(lines)
 
 
 class _Bar:

@@ -158,15 +158,16 @@ _MAIN = ("rows", "accuracy", "log_loss", "auc", "rmse", "r2")
 
 def _text(measured: dict[str, Any], by: str | None) -> str:
     """Within 80 columns."""
-    from halfmask.scoring import reference_lines
+    from halfmask.scoring import reference_lines, shown_score
 
-    lines = [f"{name:>10}  {_shown(measured[name])}" for name in _MAIN if name in measured]
+    main = {name: measured[name] for name in _MAIN if name in measured}
+    lines = [f"{shown_score(name):>10}  {_shown(value)}" for name, value in main.items()]
     for title, key in (
         ("a constant", "constant"),
         ("the public columns alone", "public_columns_alone"),
     ):
         if key in measured:
-            told = ", ".join(f"{n.replace('_', ' ')} {_shown(v)}" for n, v in measured[key].items())
+            told = ", ".join(f"{shown_score(n)} {_shown(v)}" for n, v in measured[key].items())
             lines.append(f"To compare, {title}: {told}.")
     if not measured["better_than_constant"]:
         lines.append(
@@ -186,7 +187,7 @@ def _text(measured: dict[str, Any], by: str | None) -> str:
         lines += ["", f"By {by}:"]
         for name, each in measured["groups"].items():
             told = ", ".join(
-                f"{n.replace('_', ' ')} {'-' if v is None else _shown(v)}" for n, v in each.items()
+                f"{shown_score(n)} {'-' if v is None else _shown(v)}" for n, v in each.items()
             )
             lines.append(f"  {name[:20]:<20}  {told}")
     if "reference" in measured:
@@ -257,7 +258,9 @@ def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[st
 
 
 def _emit(measured: Mapping[str, float | None], as_json: bool) -> None:
-    lines = [f"{name:>10}  {_shown(value)}" for name, value in measured.items()]
+    from halfmask.scoring import shown_score
+
+    lines = [f"{shown_score(name):>10}  {_shown(value)}" for name, value in measured.items()]
     result = {**measured, "covered_by_guarantee": False}
     emit(result, "\n".join([*lines, NOT_COVERED]), as_json)
 

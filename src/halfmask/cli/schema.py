@@ -77,11 +77,12 @@ def init(file: str, label: str | None, dictionary: str | None, short: bool, as_j
     if not short and dictionary is None:
         if len(kinds) > _WIDE:
             note(f"{len(kinds)} columns: --short declares columns alike together.")
-        emit({"schema": template(kinds, label)}, template_toml(kinds, label).rstrip(), as_json)
+        text = template_toml(kinds, label).rstrip()
+        emit({"schema": template(kinds, label)}, text, as_json, a_file=True)
         return
     declared = declarations(kinds, dictionary)
     data = short_template(declared, label)
-    emit({"schema": data}, short_toml(data, label, kinds).rstrip(), as_json)
+    emit({"schema": data}, short_toml(data, label, kinds).rstrip(), as_json, a_file=True)
 
 
 def declarations(kinds: dict[str, str], dictionary: str | None) -> dict[str, dict[str, Any]]:
@@ -370,7 +371,7 @@ def _text(found: Checked, file: Path) -> str:
         if findings:
             parts.append("\n".join([f"{title} ({len(findings)}):", *map(_bullet, findings)]))
     if found.expectation is not None:
-        parts.append(_expected(found.expectation))
+        parts.append(_expected(found.expectation, found.rows))
     parts.append(textwrap.fill(FOR_THE_HOLDER, _WIDTH))
     return "\n\n".join(parts)
 
@@ -387,26 +388,37 @@ def _bullet(finding: Finding) -> str:
     return textwrap.fill(finding.message, _WIDTH, initial_indent="  - ", subsequent_indent="    ")
 
 
-def _expected(found: Expectation) -> str:
-    low, high = (f"{100 * end:.0f}" for end in found.kept)
-    sentence = {
-        "noise will win": "Noise will win: expect hardly more than a constant, or than the free "
-        "model of the public columns.",
-        "noise may win": f"Noise may win: of what your columns tell, a model will keep {low}% "
-        f"(if each tells little) to {high}% (if they tell much).",
-        "noise will not win": f"Noise will not win: of what your columns tell, a model will keep "
-        f"about {low}% (if each tells little) to {high}% (if they tell much).",
-    }[found.verdict]
+def _expected(found: Expectation, rows: int | None) -> str:
+    part = (
+        f"of what your columns tell, a model keeps about {_percent(found.middle)}, from "
+        f"{_percent(found.kept[0])} (if each tells little) to {_percent(found.kept[1])} (if they "
+        "tell much)."
+    )
+    if found.base_rate_only:
+        part = "with so few rows and so small a budget only the base rate is released."
+    elif found.verdict == "noise will win":
+        part += " Expect hardly more than a constant, or than the free model of public columns."
+    sentence = f"{found.verdict.capitalize()}: {part}"
     if found.verdict != "noise will not win":
         sentence += f" About {found.rows_needed:,} rows, or a larger epsilon, would be safe."
+    if rows is not None and found.counted < rows:
+        sentence += (
+            f" To protect all rows of a person, noise is larger: {rows:,} rows count as "
+            f"{round(found.counted):,}."
+        )
     lines = [textwrap.fill(sentence, _WIDTH)]
     if found.if_public:
         lines.append("If one of these were public (most gained first):")
         width = min(max(len(change.column) for change in found.if_public[:_SHOWN]), 40)
         for change in found.if_public[:_SHOWN]:
-            ends = " to ".join(f"{100 * end:.0f}%" for end in change.kept)
-            lines.append(f"  {change.column[:40]:<{width}}  keeps {ends}")
+            ends = " to ".join(map(_percent, change.kept))
+            told = f"keeps about {_percent(change.middle)}, from {ends}"
+            lines.append(f"  {change.column[:40]:<{width}}  {told}")
         if len(found.if_public) > _SHOWN:
             lines.append(f"  and {len(found.if_public) - _SHOWN} more (--json shows all)")
     lines.append("A rule of thumb from rows, schema and budget: docs/check.md.")
     return "\n".join(lines)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.0f}%"

@@ -49,6 +49,7 @@ def house_style() -> Iterator[None]:
     from matplotlib import rc_context
 
     settings = {
+        "axes.axisbelow": True,
         "axes.edgecolor": INK,
         "axes.labelcolor": INK,
         "axes.spines.right": False,
@@ -157,10 +158,10 @@ def budget_steps(
         if limit is not None:
             ax.axhline(limit, color=SERIES[1], linestyle="--")
             ax.annotate(
-                "budget", (0.1, limit), xytext=(2, 3), textcoords="offset points", color=SERIES[1]
+                "budget", (0.4, limit), xytext=(2, 3), textcoords="offset points", color=SERIES[1]
             )
         ax.set_ylim(0, 1.15 * max([*spent, limit or 0.0, 1e-9]))
-        ax.set_xlim(0, max(len(spent), 3) + 1)
+        ax.set_xlim(0.4, max(len(spent), 3) + 0.6)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.grid(visible=False, axis="x")
         ax.set_xlabel("charge")
@@ -275,9 +276,13 @@ def method_bars(rows: Sequence[tuple[str, float]], *, metric: str, ax: Axes | No
     return ax
 
 
+_NAMED = 14
+"""Levels that have room for their names."""
+
+
 def effect_points(found: Effect, *, ax: Axes | None = None) -> Axes:
     """What each level adds to the score, with its bar; hollow where noise could have made it."""
-    rows = found.rows(most=14)
+    rows = found.rows(most=40 if found.ordered else _NAMED)
     wide = found.ordered and len(rows) > 2
     ax = ax or new_axes(4.6, 2.9 if wide else 1.0 + 0.27 * len(rows))
     with house_style():
@@ -295,10 +300,12 @@ def effect_points(found: Effect, *, ax: Axes | None = None) -> Axes:
         for place, row in zip(places, rows, strict=True):
             at = (place, row.value) if wide else (row.value, place)
             fill = "#ffffff" if row.by_noise else SERIES[0]
-            ax.plot(*at, marker="o", markersize=5.5, color=SERIES[0], markerfacecolor=fill)
+            size = 5.5 if len(rows) <= _NAMED else 4.0
+            ax.plot(*at, marker="o", markersize=size, color=SERIES[0], markerfacecolor=fill)
         names = [_shortened(row.level) for row in rows]
         if wide:
-            ax.set_xticks(places, names, rotation=40, ha="right", fontsize=8)
+            every = math.ceil(len(rows) / _NAMED)
+            ax.set_xticks(places[::every], names[::every], rotation=40, ha="right", fontsize=8)
             ax.set_ylabel("adds to the score")
             ax.set_xlabel(_shortened(found.column, 48))
         else:

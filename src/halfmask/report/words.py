@@ -191,13 +191,14 @@ REFERENCE_HEADINGS = ["Score", "This model", "Boosted trees", "A linear model of
 
 def score_rows(facts: Facts) -> list[list[str]]:
     """Scores on the user's rows, under SCORE_HEADINGS; a dash where there is nothing to compare."""
+    from halfmask.scoring import shown_score
+
     measured = facts.measured
     assert measured is not None
-    words = {"log_loss": "log loss", "auc": "AUC", "rmse": "RMSE", "r2": "R²"}
     held = (measured.scores, measured.public_alone, measured.constant)
     return [
         [
-            words.get(name, name),
+            shown_score(name),
             *(_cell(of[name], "undefined (one class only)") if name in of else "-" for of in held),
         ]
         for name in measured.scores
@@ -229,21 +230,25 @@ def confusion_rows(facts: Facts) -> tuple[list[str], list[list[str]]]:
 
 def group_rows(facts: Facts) -> tuple[list[str], list[list[str]]]:
     """Headings and rows: the scores of each group."""
+    from halfmask.scoring import shown_score
+
     assert facts.measured is not None
     groups = facts.measured.groups
     names = list(next(iter(groups.values()), {}))
-    shown = [name.replace("_", " ").capitalize() for name in names]
+    shown = [title[:1].upper() + title[1:] for title in map(shown_score, names)]
     rows = [[group, *(_cell(each[name]) for name in names)] for group, each in groups.items()]
     return [str(facts.measured.by), *shown], rows
 
 
 def reference_rows(facts: Facts) -> list[list[str]]:
     """This model beside those without privacy, under REFERENCE_HEADINGS."""
+    from halfmask.scoring import shown_score
+
     assert facts.measured is not None
     trees, linear = (facts.measured.reference[kind] for kind in ("boosted_trees", "linear"))
     own = facts.measured.scores
     return [
-        [name.replace("_", " "), _cell(own[name]), _cell(value), _cell(linear[name])]
+        [shown_score(name), _cell(own[name]), _cell(value), _cell(linear[name])]
         for name, value in trees.items()
     ]
 

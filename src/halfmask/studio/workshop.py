@@ -27,12 +27,12 @@ import pyarrow.compute as pc
 
 from halfmask.accounting.budget import Budget, printed
 from halfmask.accounting.events import check_epsilon, check_relation
-from halfmask.checking import Checked, Looked, check_rows, look_at
+from halfmask.checking import Checked, Looked, check_rows, counted_rows, look_at
 from halfmask.data.cells import moment_text
 from halfmask.data.frames import dates, numbers, texts
 from halfmask.data.reading import FileRows
 from halfmask.errors import DataError, HalfmaskError, InputError
-from halfmask.schema import Column, Kind, Label, Role
+from halfmask.schema import Column, Kind, Label, Role, Unit
 from halfmask.studio.draft import HELP, Draft, Part, full_text, placeholders, shown_name
 from halfmask.studio.price import ledger_facts, price
 
@@ -445,6 +445,14 @@ class Workshop:
 
     # --- the price
 
+    def _counted_rows(self, columns: int, budget: Budget) -> float:
+        for entry in self.draft.entries:
+            if entry.part == "unit" and entry.max_rows is not None:
+                with suppress(HalfmaskError):
+                    unit = Unit(column=entry.name, max_rows=entry.max_rows)
+                    return counted_rows(self.rows, unit, columns, budget)
+        return self.rows.num_rows
+
     def price(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """What to expect, an attacker's gain, the ledger, and warnings of `check`."""
         epsilon, delta = _epsilon_and_delta(asked)
@@ -452,10 +460,12 @@ class Workshop:
             ledger = ledger_facts(self.files.ledger)
             relation = check_relation("replace" if ledger is None else ledger["relation"])
             label, columns = placeholders(self.draft.entries)
+            budget = Budget(epsilon=epsilon, delta=delta, relation=relation)
             found = price(
                 label,
                 columns,
                 rows=self.rows.num_rows,
+                counted=self._counted_rows(len(columns), budget),
                 epsilon=epsilon,
                 delta=delta,
                 relation=relation,
@@ -469,7 +479,7 @@ class Workshop:
                     checked,
                     self.draft.tables(self._guess),
                     self.rows,
-                    Budget(epsilon=epsilon, delta=delta, relation=relation),
+                    budget,
                     look=self._look,
                 )
             incomplete = self.draft.problems(self.draft.tables(self._guess))

@@ -103,7 +103,7 @@ const up = (share) => `${(Math.ceil(1000 * share - 1e-9) / 10).toFixed(1)}%`;
 
 export function ledgerParts(ledger, epsilon) {
   if (!ledger) return [element("p", { text: "There is no ledger yet: the first training creates it with the whole budget that you name there." })];
-  const words = `Epsilon ${ledger.spent_text} of ${ledger.epsilon} is spent by ${ledger.charges} charges; a training with epsilon ${ledger.left_text} still fits.`;
+  const words = `Epsilon ${ledger.spent_text} of ${ledger.epsilon} is spent by ${ledger.charges} charges; ${ledger.left < ledger.epsilon / 1000 ? "no further training fits" : `a training with epsilon ${ledger.left_text} still fits`}.`;
   const fits = epsilon <= ledger.left;
   return [
     meter(ledger.spent / ledger.epsilon, fits ? Math.max(0, 1 - ledger.spent / ledger.epsilon) * Math.min(1, epsilon / ledger.left) : null, words),
