@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,9 @@ import pytest
 pytest.importorskip("flwr")
 
 from click.testing import CliRunner
+from flwr.app import Error
 from test_flower import credentials, free_port, join, organisations, stop
+from test_flower_channel import Grid, identity  # noqa: F401
 
 import halfmask
 from halfmask.accounting.ledger import Ledger
@@ -36,6 +39,9 @@ from halfmask.cli.vertical import (
     vertical,
 )
 from halfmask.errors import HalfmaskError, InputError
+from halfmask.vertical import flower_app
+from halfmask.vertical.channel import PartyError
+from halfmask.vertical.flower_app import FlowerChannel, run_method, to_record
 from halfmask.vertical.network import read_run_file
 from halfmask.vertical.queries import VerticalModel
 
@@ -154,6 +160,70 @@ def files(folder, names=NAMES, method="admm"):
     credentials(folder, names)
     file = folder / "run.toml"
     file.write_text(file.read_text().replace("timeout = 240.0", f"timeout = {PATIENCE}"))
+
+
+def software_of_the_shop():
+    """The shop's `answered`, without a process of its own."""
+    names = dict(vars(flower_app))
+    exec(SOFTWARE, names)
+    return names
+
+
+def channel(folder, how=""):
+    """The parties behind Flower's records, the shop with its own software."""
+    (folder / "how").write_text(how)
+    own = software_of_the_shop()
+
+    def bank(request):
+        return flower_app.answered(to_record(request), str(folder / "bank.toml"))
+
+    def shop(request):
+        file = str(folder / "shop.toml")
+        if request.kind == "admm-share" and how in ("crash", "silent"):
+            own["_honest"](to_record(request), file)
+            return Error(code=3, reason="ClientApp crashed") if how == "crash" else None
+        return own["answered"](to_record(request), file)
+
+    return FlowerChannel(Grid({1: bank, 2: shop}), {"bank": 1, "shop": 2}, timeout=0.5)
+
+
+def test_every_misbehaviour_is_named_costs_once_and_the_run_goes_on(tmp_path):
+    files(tmp_path)
+    settings = read_run_file(tmp_path / "run.toml")
+    settings.out.mkdir()
+    for how, words in CASES.items():
+        with pytest.raises(PartyError) as caught:
+            run_method(channel(tmp_path, how), settings)
+        assert words in str(caught.value)
+        assert not (settings.out / "vertical.json").exists()
+        assert {charges(tmp_path, name) for name in NAMES} == {1}
+    assert run_method(channel(tmp_path), settings)["rounds"] == 2
+    assert VerticalModel.load(settings.out).parties == NAMES
+    assert {charges(tmp_path, name) for name in NAMES} == {1}
+    # A second coordinator asks the same parties for a run of its own: that is not paid for.
+    other = replace(settings, out=tmp_path / "other")
+    other.out.mkdir()
+    with pytest.raises(PartyError, match="'bank' says: its budget does not allow this"):
+        run_method(channel(tmp_path), other)
+    assert {charges(tmp_path, name) for name in NAMES} == {1}
+
+
+def test_eight_parties_give_one_model(tmp_path):
+    names = tuple(f"org{number}" for number in range(8))
+    files(tmp_path, method="experts", names=names)
+    settings = read_run_file(tmp_path / "run.toml")
+    settings.out.mkdir()
+    nodes = {
+        place: lambda request, name=name: flower_app.answered(
+            to_record(request), str(tmp_path / f"{name}.toml")
+        )
+        for place, name in enumerate(names)
+    }
+    places = {name: place for place, name in enumerate(names)}
+    result = run_method(FlowerChannel(Grid(nodes), places, timeout=5.0), settings)
+    assert result["parties"] == list(names)
+    assert VerticalModel.load(settings.out).parties == names
+    assert all(charges(tmp_path, name) == 1 for name in names)
 
 
 @pytest.mark.slow
