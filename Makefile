@@ -18,8 +18,9 @@ lint: $(STAMP)
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
+# One worker more than cores: tests of network processes mostly wait.
 soak: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not alone and not hand" -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not alone and not hand" -n 3 --dist worksteal
 	$(BIN)/python -m pytest -m "slow and alone and not hand"
 
 demo: $(STAMP)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,16 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder, Table
 from halfmask.training import train
+from halfmask.vertical.admm import AdmmConfig
+from halfmask.vertical.experts import ExpertsConfig
+from halfmask.vertical.fdml import FdmlConfig
+from halfmask.vertical.files import read_vertical_table
+from halfmask.vertical.simulation import (
+    SimulationBudget,
+    simulate_admm,
+    simulate_experts,
+    simulate_fdml,
+)
 
 
 def refused(table: Table, method: str) -> str:
@@ -158,3 +171,116 @@ def test_an_error_in_a_later_row_leaves_no_half_of_a_file(
     assert "row 91" in said
     assert "SECRET" not in said
     assert not list(tmp_path.glob("out.csv*"))
+
+
+def many(rows: int, *, public: int, party: bool = False) -> tuple[Schema, pa.Table]:
+    """Twenty columns of whole numbers, the first of them public."""
+    rng = np.random.default_rng(0)
+    names = [f"c{place}" for place in range(20)]
+    cells = {name: rng.integers(0, 14, rows) for name in names}
+    label = np.where(rng.random(rows) < cells["c0"] / 14, "b", "a")
+    levels = tuple(str(level) for level in range(14))
+    columns = [
+        Column(
+            name,
+            "public" if place < public else "private",
+            "category",
+            categories=levels,
+            party=("left", "right")[place % 2] if party else None,
+        )
+        for place, name in enumerate(names)
+    ]
+    schema = Schema(Label("y", "private", classes=("a", "b")), tuple(columns))
+    return schema, pa.table({**cells, "y": label})
+
+
+WIDTH = 20 * 16  # features: each column has two more levels, for other and missing
+
+
+def peak(work: Callable[[], object]) -> int:
+    """The most bytes that Python and numpy hold at a time while `work` runs."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "additive": {},
+    "gd": {"steps": 10},
+    "sgd": {"steps": 20, "rate": 0.01, "public_batch": 300},
+    "dp-sgd": {"steps": 20, "rate": 0.02},
+    "one-shot": {},
+    "label-span": {},
+    "mlp": {"recipe": "dp-sgd", "steps": 4, "rate": 0.02, "hidden": 8},
+    "algorithm-1": {"padding": "middle", "steps": 4, "rate": 0.02, "hidden": 8},
+}
+
+
+# More than the rows of one part, for which features are made.
+FEW, MANY = 9_000, 15_000
+
+
+def by_row(fit: Callable[[int], object]) -> float:
+    """The bytes that each further row adds to the peak of fit(rows)."""
+    fit(FEW)  # what is imported or computed once
+    return (peak(lambda: fit(MANY)) - peak(lambda: fit(FEW))) / (MANY - FEW)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(m, marks=pytest.mark.slow if m in ("additive", "gd") else ()) for m in METHODS],
+)
+def test_no_method_makes_a_table_of_numbers(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = dict(METHODS[method])
+    if method in ("mlp", "algorithm-1"):
+        monkeypatch.setattr(pytest.importorskip("halfmask.neural.pretrain"), "_HELD", 0)
+        options = {"recipe": "algorithm-1", **options}
+    name = "mlp" if method == "algorithm-1" else method
+    tables = {}
+    for rows in (FEW, MANY):
+        schema, frame = many(rows, public=20 if method == "label-span" else 10)
+        encoder = Encoder.fit(schema, frame)
+        tables[rows] = encoder.encode(frame)
+    budget = Budget(epsilon=1.0, delta=1e-6)
+
+    def fit(rows: int) -> None:
+        table = tables[rows]
+        model = train(table, budget, method=name, noise=noise_source(1), options=options)
+        model.probabilities(table)
+
+    assert sum(tables[FEW].widths) == WIDTH
+    assert by_row(fit) < 8 * WIDTH / 3
+
+
+@pytest.mark.parametrize("method", ["experts", "admm", "fdml-sgd"])
+def test_no_party_makes_a_table_of_numbers(method: str, tmp_path: Path) -> None:
+    names = {}
+    for rows in (FEW, MANY):
+        schema, frame = many(rows, public=0, party=True)
+        frame = frame.append_column("id", pa.array(np.arange(rows)[::-1]))
+        for who in ("left", "right"):
+            names[who] = [c.name for c in schema.columns if c.party == who]
+            own = frame.select(["id", *names[who]])
+            parquet.write_table(own, tmp_path / f"{who}{rows}.parquet")
+        parquet.write_table(frame.select(["id", "y"]), tmp_path / f"labels{rows}.parquet")
+    budget = SimulationBudget(epsilon=1.0, delta=1e-6, unsafe_seed=1)
+
+    def fit(rows: int) -> None:
+        table = read_vertical_table(
+            schema,
+            id_column="id",
+            label_file=tmp_path / f"labels{rows}.parquet",
+            party_files={who: tmp_path / f"{who}{rows}.parquet" for who in names},
+        )
+        if method == "experts":
+            simulate_experts(table, ExpertsConfig(steps=4), budget=budget)
+        elif method == "admm":
+            simulate_admm(table, AdmmConfig(rounds=2), budget=budget)
+        else:
+            simulate_fdml(table, FdmlConfig(epochs=1), budget=budget)
+
+    assert by_row(fit) < 8 * WIDTH / 3

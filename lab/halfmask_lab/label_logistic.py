@@ -145,9 +145,9 @@ def crossover(
 ) -> dict[str, float | None]:
     """From how many rows on Algorithm 1 has a lower excess risk than one label at a time.
 
-    `claimed` is F's √(d/K); `bounds` where the corrected bounds of both methods cross; `measured`
-    where the measured means do, None where they do not within the rows that were tried. Zero says
-    that sgd is lower from the fewest rows on.
+    `claimed` is F's √(d/K), d counting weights; `bounds` where the corrected bounds of both methods
+    cross; `measured` where the measured means do, None where they do not within the rows that were
+    tried. Zero says that sgd is lower from the fewest rows on.
     """
 
     def ratio(rows: int) -> float:
@@ -170,7 +170,7 @@ def crossover(
     pairs = zip(rows["sgd"], rows["label-span"], strict=False)
     gaps = [(math.log(n), math.log(one / other)) for (n, one), (_, other) in pairs]
     return {
-        "claimed": math.sqrt(base.columns / base.classes),
+        "claimed": math.sqrt(base.parameters / base.classes),
         "bounds": float(bounds.rows_for_error(ratio, 1.0)),
         "measured": _first_below(gaps),
     }
@@ -382,7 +382,9 @@ def _figure(result: dict[str, Any], series: dict[str, list[Setting]], path: Path
                 _mark(axes, result["crossover"])
             axes.set_xscale("log")
             axes.set_yscale("log")
-            axes.set_xticks([getattr(setting, axis) for setting in settings], minor=False)
+            # Marks far to the left make the axis of rows long: every other number fits there.
+            shown = settings[:: 2 if axis == "rows" else 1]
+            axes.set_xticks([getattr(setting, axis) for setting in shown], minor=False)
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.yaxis.set_major_formatter("{x:g}")

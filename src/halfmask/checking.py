@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from halfmask.accounting.budget import Budget, printed
+from halfmask.data.derived import function_of
 from halfmask.data.encoding import MAX_LEARNT_LEVELS, declared, level_codes, with_made
 from halfmask.data.frames import dates, numbered, numbers, texts
 from halfmask.data.reading import FileRows, open_rows
@@ -379,6 +380,32 @@ def _declared_warnings(columns: Sequence[Column]) -> Iterator[Finding]:
                 f"Column {column.name!r} has a single category: every other value is read as "
                 "one more, 'other'. List all that are known.",
             )
+    private = {column.name: column for column in columns if column.role == "private"}
+    for column in columns:
+        for source in column.made_of:
+            if source in private and _tells_all(column, private[source]):
+                yield Finding(
+                    column.name,
+                    f"Column {column.name!r} is public and tells every value that {source!r} is "
+                    f"declared to have, so that nothing of {source!r} stays private: let it tell "
+                    f"less, or declare {source!r} public.",
+                )
+
+
+def _tells_all(made: Column, source: Column) -> bool:
+    """Whether a public function has another value for each declared value of a private column."""
+    assert made.public is not None
+    function = function_of(made.name, made.public)
+    if function.function == "join":
+        return True
+    numeric = function.function in ("round", "band")
+    levels: Sequence[str] = () if numeric else source.categories or ()
+    if source.kind == "number" and source.bounds is not None:
+        low, high = (float(end) for end in source.bounds)
+        if low.is_integer() and high.is_integer() and high - low < MAX_LEARNT_LEVELS:
+            levels = [f"{value:g}" for value in np.arange(low, high + 1)]
+    cells = function.cells(pa.table({source.name: pa.array(levels, pa.string())}))
+    return len(levels) > 1 and len(set(cells.to_pylist())) == len(levels)
 
 
 def _public_warnings(rows: FileRows, part: Column | Label) -> Iterator[Finding]:

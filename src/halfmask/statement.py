@@ -11,9 +11,10 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from itertools import groupby
 from types import NoneType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from halfmask.accounting.budget import printed
 from halfmask.accounting.events import (
@@ -27,6 +28,9 @@ from halfmask.accounting.events import (
     event_to_json,
 )
 from halfmask.errors import HalfmaskError, InputError
+
+if TYPE_CHECKING:
+    from halfmask.schema import Schema
 
 NOT_COVERED = (
     "Public columns: they are used as they are, and what they reveal is not limited.",
@@ -320,6 +324,13 @@ class Statement:
         )
 
 
+def made_notes(schema: Schema) -> list[str]:
+    """Which functions of other columns are public, where a schema has some."""
+    made = [f"{c.name} = {c.public}" for c in schema.columns if c.public is not None]
+    told = "Public functions of other columns, known of every row, with whether there is a value at"
+    return [f"{told} all: {', '.join(made)}."] if made else []
+
+
 def short(factor: float) -> str:
     """A factor as people read it: three digits, rounded up."""
     if not 0 < factor < 1e12:
@@ -392,10 +403,15 @@ def _inverse(mu: float) -> str:
     return f"{1 / mu:.6g}" if mu > 0 else "unlimited"
 
 
-def _accountant(events: Sequence[Event]) -> str:
+@lru_cache(maxsize=1)
+def _version() -> str:
     from importlib.metadata import version
 
-    ours = f"halfmask {version('halfmask')}"
+    return version("halfmask")
+
+
+def _accountant(events: Sequence[Event]) -> str:
+    ours = f"halfmask {_version()}"
     sampled = any(isinstance(e, PoissonGaussianEvent) and e.rate < 1 for e in events)
     if not sampled and all(isinstance(e, GaussianEvent | PoissonGaussianEvent) for e in events):
         return f"{ours}, exact composition of Gaussian releases (closed form)"

@@ -130,7 +130,7 @@ class KeptColumn:
             level_of=None if level_of is None else level_of.astype(small),
         )
 
-    def kept(self, rows: np.ndarray) -> KeptColumn:
+    def kept(self, rows: np.ndarray | slice) -> KeptColumn:
         """The same column of some rows."""
         numbers = None if self.numbers is None else self.numbers[rows]
         return replace(self, codes=self.codes[rows], numbers=numbers)
@@ -180,7 +180,7 @@ class Blocks:
     def only_public(self) -> Blocks:
         return replace(self, private=np.zeros((self.n, 0)))
 
-    def kept(self, rows: np.ndarray) -> Blocks:
+    def kept(self, rows: np.ndarray | slice) -> Blocks:
         return Blocks(public=self.public[rows], private=self.private[rows])
 
     def planted(self, rows: np.ndarray, other: Blocks | Codes) -> Blocks:
@@ -240,9 +240,11 @@ class Codes:
             if column.numbers is not None:
                 column.numbers[at] = numbers
 
-    def kept(self, rows: np.ndarray) -> Codes:
+    def kept(self, rows: np.ndarray | slice) -> Codes:
         columns = tuple(column.kept(rows) for column in self.columns)
-        return Codes(columns=columns, n=len(np.arange(self.n)[rows]))
+        if isinstance(rows, slice):
+            return Codes(columns=columns, n=len(range(self.n)[rows]))
+        return Codes(columns=columns, n=int(rows.sum()) if rows.dtype == bool else len(rows))
 
     def planted(self, rows: np.ndarray, other: Blocks | Codes) -> Codes:
         if not isinstance(other, Codes):

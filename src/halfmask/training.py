@@ -30,7 +30,7 @@ from halfmask.methods.fitted import LINEAR_METHODS, linear_method
 from halfmask.model import LinearModel, Model
 from halfmask.schema import Schema
 from halfmask.settings import CONFIG, MethodConfig, config_for, split_method
-from halfmask.statement import Statement
+from halfmask.statement import Statement, made_notes
 from halfmask.storage import write_durably
 from halfmask.table import Codes, Encoder, Table
 
@@ -114,10 +114,9 @@ def train(
         _check_spread(table, choice.method)
         if choice.method == "additive" and encoder is not None:
             _check_same_levels(encoder, ranks)
-    # A map or a penalty of the user's reads numbers, and one-shot gathers public rows as such.
+    # A map or a penalty of the user's reads numbers.
     own = [getattr(config, name, None) for name in ("feature_map", "penalty", "regulariser")]
     blocks = any(each is not None and each != "none" for each in own)
-    blocks = blocks or (ranks is not None and choice.method == "one-shot")
     check_memory(table, choice.method, blocks=blocks)
     weights = _checked_weights(sample_weight, table, choice.method, frame_rows)
     if public_model is not None and choice.method != "additive":
@@ -308,6 +307,11 @@ _BY_LINEAR_ROW = 700
 _BY_OUTPUT = 64
 _BLOCKS = 3
 _BY_PRODUCT = 100
+# A network holds few rows and makes of many those of a part of a batch: numbers of 4 bytes each.
+_HELD = 1 << 28
+_AT_ONCE = 4 * 4
+_MOST_AT_ONCE = 1 << 16
+_BY_NETWORK_ROW = 100
 _MOST_PAIRED = 6000  # more would take minutes and many gigabytes, whatever the machine
 
 
@@ -316,14 +320,15 @@ def needed(table: Table, method: str, *, blocks: bool = False) -> int:
 
     With `blocks` it has to make features as numbers, although the table holds codes.
     """
+    width = len(table.public_sources) + len(table.private_sources)
     if method == "mlp":
-        return 0
+        at_once = _AT_ONCE * width * min(table.n, _MOST_AT_ONCE)
+        return min(4 * table.n * width, _HELD) + at_once + _BY_NETWORK_ROW * table.n
     if method == "additive":
         classes = len(table.classes or ())
         return (_BY_ROW + _BY_CLASS * (classes if classes > 2 else 0)) * table.n
-    width = len(table.public_sources) + len(table.private_sources)
     products = _BY_PRODUCT * width**2 if method == "one-shot" else 0
-    if isinstance(table.features, Codes) and not blocks and method != "label-span":
+    if isinstance(table.features, Codes) and not blocks:
         kept = 2 * 16 * sum(column.numbers is not None for column in table.features.columns)
         by_row = _BY_LINEAR_ROW + kept + _BY_OUTPUT * max(len(table.classes or ()) - 2, 0)
         return by_row * table.n + products
@@ -369,10 +374,6 @@ SKIPPED_PRIVATE = (
     "Labels may be missing. Whether a row has one is protected like the label itself, so the "
     "number of rows that have one is not told."
 )
-MADE = (
-    "Public functions of other columns, known of every row, with whether there is a value at all: "
-    "{}."
-)
 KNOWN_LABEL = "Of the private label {} counts as public, for every training row."
 SKIPPED_PUBLIC = "Rows without a label were left out: which rows have one counts as public."
 
@@ -390,9 +391,7 @@ def state(table: Table, releaser: Releaser, *, notes: Sequence[str] = ()) -> Sta
         notes.append(SKIPPED_PRIVATE if table.label_private else SKIPPED_PUBLIC)
     if schema is not None:
         public, private, label = schema.public, schema.private, schema.label.name
-        made = [f"{c.name} = {c.public}" for c in schema.columns if c.public is not None]
-        if made:
-            notes.append(MADE.format(", ".join(made)))
+        notes += made_notes(schema)
         if schema.label.public is not None:
             notes.append(KNOWN_LABEL.format(schema.label.public))
     else:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -44,6 +43,7 @@ PUBLIC_LABEL = ("features", "levels")
 LABELS = {
     "two": Label("y", "private", classes=("no", "yes")),
     "three": Label("y", "private", classes=("no", "yes", "maybe")),
+    "seven": Label("y", "private", classes=tuple("abcdefg")),
     "number": Label("y", "private", bounds=(3, 7)),
 }
 PLAIN: dict[str, list[Any]] = {
@@ -54,6 +54,7 @@ PLAIN: dict[str, list[Any]] = {
     "day": ["2000-01-01", "2009-05-05", "2020-12-31"],
     "two": ["no", "yes"],
     "three": ["no", "yes", "maybe"],
+    "seven": list("abcdefg"),
     "number": [3, 4.2, 7],
 }
 STRANGE: dict[str, list[Any]] = {
@@ -64,6 +65,7 @@ STRANGE: dict[str, list[Any]] = {
     "day": [None, "", "NA", "1000-01-01", "9999-12-31T23:59:59"],
     "two": [" yes "],
     "three": [" maybe "],
+    "seven": [" g "],
     "number": [1e308, -1e308, math.inf, -math.inf, "7.0"],
 }
 """Cells that a column of the kind reads, and that a careless encoding reads wrongly."""
@@ -180,6 +182,7 @@ FAR: dict[str, tuple[Any, Any]] = {
     "day": ("2000-01-01", "2020-12-31"),
     "two": ("no", "yes"),
     "three": ("no", "yes"),
+    "seven": ("a", "g"),
     "number": (3, 7),
 }
 """Two cells of each kind that are as far apart as its declaration allows."""
@@ -263,15 +266,6 @@ def assert_within_charge(
     together = float(np.linalg.norm(moves))
     assert together <= told.mu, f"moved by {together} in all, {told.mu} was charged"
     return together / told.mu
-
-
-def report_share(name: str, share: float) -> float:
-    """The share itself; with HALFMASK_SHARES=FILE a line of it is kept there for a table."""
-    file = os.environ.get("HALFMASK_SHARES")
-    if file:
-        with open(file, "a", encoding="utf-8") as lines:
-            lines.write(f"{name}\t{share:.6f}\n")
-    return share
 
 
 def assert_noise_is_as_large_as_said(told: Transcript) -> None:

@@ -84,6 +84,13 @@ def test_account_finds_noise_and_steps_that_keep_the_target(relation: str) -> No
     assert most["accounted_epsilon"] <= 2
 
 
+@pytest.mark.parametrize("epsilon", [0.3, 1, 2, 7])
+def test_noise_that_account_prints_keeps_the_target(epsilon: float) -> None:
+    common = ("account", "--steps", "20", "--delta", "1e-5")
+    told = CliRunner().invoke(main, [*common, "--epsilon", str(epsilon)]).output.splitlines()[0]
+    assert result_of(*common, "--noise", told.split()[-1])["epsilon"] <= epsilon
+
+
 def test_account_finds_noise_for_sampled_steps() -> None:
     options = ("--q", 0.0625, "--steps", 16, "--delta", 1e-5, "--epsilon", 2.68)
     found = result_of("account", *options)

@@ -155,7 +155,21 @@ WARNED: list[tuple[dict[str, list[Any]], str, str]] = [
         "single category",
     ),
     ({"same": ["a"] * ROWS}, '[columns.same]\nrole = "public"\nkind = "category"\n', "one value"),
+    ({}, '[columns.f]\npublic = "round(age, 1)"\n', "nothing of 'age' stays private"),
+    ({}, '[columns.f]\npublic = "join(age, ward)"\n', "nothing of 'age' stays private"),
+    (
+        {"state": ["well", "ill"] * (ROWS // 2)},
+        '[columns.state]\nrole = "private"\nkind = "category"\ncategories = ["well", "ill"]\n'
+        '[columns.f]\npublic = "prefix(state, 1)"\n',
+        "nothing of 'state' stays private",
+    ),
 ]
+
+
+@pytest.mark.parametrize("made", ["round(age, 10)", "prefix(age, 1)", "presence(age)"])
+def test_a_function_that_leaves_something_private_is_not_warned_of(folder: Path, made: str) -> None:
+    found = checked(columns(), schema=f'{SCHEMA}[columns.f]\npublic = "{made}"\n')
+    assert "stays private" not in messages(found, "warnings")
 
 
 def test_ids_that_are_all_missing_are_a_fault_in_words(folder: Path) -> None:

@@ -260,11 +260,15 @@ def test_a_network_reads_the_made_columns_of_a_parquet_file(tmp_path: Path) -> N
     from pyarrow import parquet
 
     pytest.importorskip("torch")
-    from halfmask.neural.mapped import mapped_parquet
+    from halfmask.data.reading import open_rows
+    from halfmask.neural.mapped import mapped_rows
     from halfmask.neural.pretrain import NetworkRows
 
     parquet.write_table(people(), tmp_path / "people.parquet")
-    with mapped_parquet(tmp_path / "people.parquet", MADE) as (encoder, table):
+    with (
+        open_rows(tmp_path / "people.parquet") as rows,
+        mapped_rows(rows, MADE) as (encoder, table),
+    ):
         own = NetworkRows.of(encoder.encode(people()))
         np.testing.assert_allclose(table.decoded.values, own.values, atol=1e-6)
 

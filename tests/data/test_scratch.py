@@ -8,7 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -52,7 +54,15 @@ def mapped(array: np.ndarray | None) -> bool:
     return array is not None and isinstance(array.base, np.memmap)
 
 
-@pytest.mark.parametrize("method", ["additive", "gd", "one-shot", "sgd"])
+OPTIONS: dict[str, dict[str, Any]] = {
+    "mlp": {"recipe": "algorithm-1", "padding": "middle", "steps": 5, "hidden": 8},
+    "dp-sgd": {"steps": 20},
+}
+
+
+@pytest.mark.parametrize(
+    "method", ["additive", "gd", "one-shot", "sgd", "dp-sgd", "label-span", "mlp"]
+)
 @pytest.mark.parametrize("bins", [None, 0])
 def test_a_model_from_mapped_codes_is_that_from_codes_in_memory(
     method: str, bins: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -60,11 +70,24 @@ def test_a_model_from_mapped_codes_is_that_from_codes_in_memory(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def fitted(table: Table) -> dict[str, np.ndarray]:
-        model = train(table, Budget(epsilon=1.0, delta=1e-6), method=method, noise=noise_source(4))
+        model = train(
+            table,
+            Budget(epsilon=1.0, delta=1e-6),
+            method=method,
+            noise=noise_source(4),
+            options=OPTIONS.get(method),
+        )
         assert not list(tmp_path.iterdir())
         return model.arrays()
 
-    rows, encoder = frame(), Encoder.fit(schema(bins), frame())
+    declared = schema(bins)
+    if method == "label-span":
+        public = (replace(column, role="public") for column in declared.columns)
+        declared = replace(declared, columns=tuple(public))
+    elif method == "mlp":
+        pretrain = pytest.importorskip("halfmask.neural.pretrain")
+        monkeypatch.setattr(pretrain, "_HELD", 0)
+    rows, encoder = frame(), Encoder.fit(declared, frame())
     held = encoder.encode(rows)
     first = fitted(held)
     short_of_memory(monkeypatch)

@@ -94,7 +94,7 @@ def test_the_crossover_with_one_label_at_a_time_is_found_and_claimed_too_early(
     small: dict[str, Any],
 ) -> None:
     found = small["crossover"]
-    assert found["claimed"] == pytest.approx(np.sqrt(8 / 3))
+    assert found["claimed"] == pytest.approx(np.sqrt(3 * 9 / 3))
     assert found["claimed"] < found["bounds"]
     there = Setting(rows=int(found["bounds"]), columns=8, classes=3)
     sgd, span = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -141,6 +142,25 @@ def test_mistakes_are_caught_by_a_replay(mutation: str, monkeypatch: pytest.Monk
         _try_all_corners()
 
 
+def test_rows_of_a_unit_that_are_forgotten_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from halfmask.methods import additive
+
+    real = additive.unit_weights
+
+    def forgotten(codes: Any, **known: Any) -> Any:
+        return replace(real(codes, **known), rows=np.ones(len(codes)), most=1)
+
+    def try_all() -> None:
+        for pair in corner_pairs("label", "two", unit=True):
+            estimator = pair.estimator("additive")
+            assert_within_charge(estimator, pair.frame, pair.neighbour, replaced=0)
+
+    try_all()
+    monkeypatch.setattr(additive, "unit_weights", forgotten)
+    with pytest.raises(AssertionError):
+        try_all()
+
+
 def _try_all_corners() -> None:
     for pair in corner_pairs("all", "two"):
         repeated = _longer(pair)
@@ -211,7 +231,7 @@ def test_no_row_moves_the_comparison_further_than_proven(
 def test_a_withheld_row_can_move_the_comparison_as_far_as_proven(number: bool) -> None:
     """All parts are at their ends together: the score as long as it counts, the row a coin toss."""
     short, (_, withheld) = 1.0, comparison_moves(1.0, 3.0, number=number)[1]
-    row = (-3.0, 3.0, 1.5 - 1e-9 if number else 1.0)
+    row = (-3.0, 3.0, 2.4 - 1e-9 if number else 1.0)
     assert np.linalg.norm(_compared(row, short, number=number)) == pytest.approx(withheld)
     assert withheld < 0.6
 

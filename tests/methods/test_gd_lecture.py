@@ -139,6 +139,10 @@ def test_plan_answers_with_the_lectures_theorem() -> None:
     assert reached <= 0.05 * (1 + 1e-9)
     fewer = excess_of_lecture(rows=told["rows_needed"] // 2, steps=told["steps_needed"], **common)
     assert fewer > 0.05
+    # The lecture's own T = 4(RC/α)² and n = 4RCσ√d/α, σ = 1/μ being the exact one.
+    assert told["steps_as_written"] == pytest.approx(4 / 0.05**2)
+    wanted = 4 * np.sqrt(51) / (0.05 * gaussian_mu(1.0, 1e-6))
+    assert told["rows_as_written"] == pytest.approx(wanted, abs=1)
     # Each step on its own terms costs about √k times as much as all of them as one Gaussian.
     assert told["noise_multiplier_naive"] > 10 * told["noise_multiplier"]
     assert "Theorem 1" in planned("--method", "gd", "--bound", "lecture").output

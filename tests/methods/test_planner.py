@@ -156,6 +156,8 @@ def test_impossible_tasks_are_refused(changes: dict[str, Any], words: str) -> No
 def test_impossible_wishes_are_refused() -> None:
     with pytest.raises(InputError, match="target error > 0"):
         plan(ADULT, target_error=0.0)
+    with pytest.raises(InputError, match="target error > 0"):
+        paper_plan(MNIST, target_error=-1.0)
     with pytest.raises(InputError, match="Unknown method 'magic'"):
         plan(ADULT, method="magic")
     with pytest.raises(InputError, match="label alone is private"):
@@ -172,7 +174,7 @@ def test_the_papers_theorems_are_planned_with_the_accountants_noise() -> None:
     # The closed form is an order of magnitude: never what is used.
     assert made["noise_of_theorem_2_1"] != made["noise_std"]
     found = made["crossover"]
-    assert found["claimed_rows"] == pytest.approx(math.sqrt(784 / 10))
+    assert found["claimed_rows"] == pytest.approx(math.sqrt(10 * 785 / 10))
     # It grows with d/K rather than with its root: the paper lets the steps of both be free, but a
     # pass over n labels has n steps.
     assert found["rows"] > 2 * found["claimed_rows"]

@@ -55,8 +55,9 @@ def measure(path: Path) -> dict[str, float]:
     import torch
 
     from halfmask.accounting.budget import Budget
+    from halfmask.data.reading import open_rows
     from halfmask.mechanisms.noise import noise_source
-    from halfmask.neural.mapped import mapped_parquet
+    from halfmask.neural.mapped import mapped_rows
     from halfmask.schema import Column, Label, Schema
     from halfmask.training import train
 
@@ -70,7 +71,7 @@ def measure(path: Path) -> dict[str, float]:
         ),
     )
     started = time.perf_counter()
-    with mapped_parquet(path, schema) as (encoder, table):
+    with open_rows(path) as rows, mapped_rows(rows, schema) as (encoder, table):
         decoding = time.perf_counter() - started
         recipe = {"recipe": "algorithm-1", "padding": "middle", "steps": 10, "rate": BATCH / ROWS}
         model = train(

@@ -16,6 +16,7 @@ from halfmask.audit.refutations import theorem_1_noise
 from halfmask.errors import AccountingError, BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
+from halfmask.vertical import admm_party
 from halfmask.vertical.admm import LOSSES, AdmmConfig, DivergenceWarning, loss_named, run_admm
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise
 from halfmask.vertical.block import Ball, Box
@@ -254,3 +255,13 @@ def test_row_noise_refuses_what_its_proof_does_not_cover(columns, releaser):
         AdmmParty(matrix, strength=1.0, noise=ShareNoise(kind="row"), releaser=releaser())
     with pytest.raises(InputError):
         ShareNoise(kind="gaussian")
+
+
+def test_columns_that_do_not_fit_in_memory_are_refused_before_a_charge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admm_party, "available", lambda: 1000)
+    book = MemoryLedger(epsilon=1.0, delta=1e-6)
+    with pytest.raises(InputError, match="nothing was charged"):
+        AdmmParty(np.ones((50, 6)), strength=1.0, releaser=Releaser(book, noise_source(1)))
+    assert book.events() == ()

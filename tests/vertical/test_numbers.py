@@ -60,7 +60,7 @@ def test_without_noise_admm_comes_to_the_ridge_regression_of_all_columns(files):
         label_file=files / "labels.csv",
         party_files={name: files / f"{name}.csv" for name in ("bank", "telecom")},
     )
-    rows = np.hstack([part.train for part in task.columns])
+    rows = np.hstack([part.train.block(slice(None)) for part in task.columns])
     target = 2 * task.labels - 1
     exact = np.linalg.solve(rows.T @ rows + 2 * np.eye(rows.shape[1]), rows.T @ target)
     loss = 0.5 * np.mean((rows @ exact - target) ** 2)

@@ -185,6 +185,13 @@ def test_unknown_and_forbidden_ids_are_counted_and_named_by_their_row(files):
     assert f"30 of the ids, the first in row {first} " in done.stderr
     line = json.loads((files / "bank-state" / LOG).read_text("utf-8"))
     assert (line["asked"], line["answered"]) == (60, [])
+    assert sorted(line["known"]) == sorted(kept)
+    # A row without an id among those that may be asked for allows none.
+    (files / "some.csv").write_text("id,note\n,all\n", encoding="utf-8")
+    done = predicted(files, "run.toml", *party)
+    assert done.exit_code == 2
+    assert "has no id" in done.stderr
+    (files / "some.csv").write_text("\n".join(["id", *kept]), encoding="utf-8")
     (files / "new-labels.csv").write_text("\n".join(["id", *kept]), encoding="utf-8")
     assert predicted(files, "run.toml", *party).exit_code == 0
 

@@ -95,6 +95,19 @@ def test_each_method_prints_the_agreed_fields_and_a_guarantee_per_party(files, m
     assert 1.3 < data["costs"]["person"] < 2.2
 
 
+def test_statements_name_public_functions_and_never_round_a_cost_down(files):
+    made = '[columns.decade]\npublic = "round(age, 10)"\nparty = "bank"\n'
+    (files / "schema.toml").write_text(SCHEMA + made, encoding="utf-8")
+    data = parsed(simulate(files, tested=False))
+    notes = data["privacy"]["bank"]["notes"]
+    assert any("decade = round(age, 10)" in note for note in notes)
+    assert "decade" in data["privacy"]["bank"]["public"]
+    assert not any("decade =" in note for note in data["privacy"]["telecom"]["notes"])
+    told = [float(note.split()[1]) for note in notes if note.startswith("Epsilon ")]
+    assert told
+    assert all(shown >= cost for shown, cost in zip(told, data["costs"].values(), strict=True))
+
+
 def test_experts_learn_from_files(files):
     data = parsed(simulate(files, "--epsilon", "3", "--unsafe-seed", "1"))
     assert data["test_loss"] < 0.66

@@ -212,7 +212,8 @@ TOGETHER = 10
 
 _PILOT = 0.1
 _SETTLED = 0.82
-_CHUNKS = 16
+# Parts of a look, each of which may fit its inputs anew: at most so many, of so many runs or more.
+_CHUNKS, _LEAST = 16, 256
 
 Report = Callable[[float, str], None]
 
@@ -415,7 +416,8 @@ def _players(
     try:
 
         def play(runs: int, advance: Callable[[float], None]) -> Trials:
-            sizes = [len(part) for part in np.array_split(np.arange(runs), _CHUNKS) if len(part)]
+            chunks = min(_CHUNKS, math.ceil(runs / _LEAST))
+            sizes = [len(part) for part in np.array_split(np.arange(runs), chunks)]
             parts: list[Trials] = []
             for part in map(_chunk, sizes) if pool is None else pool.imap(_chunk, sizes):
                 parts.append(part)

@@ -136,7 +136,7 @@ def training_rows(
     part. Files are decoded piece by piece.
     """
     from halfmask.data.frames import numbered
-    from halfmask.data.reading import is_parquet, open_rows, parquet_rows
+    from halfmask.data.reading import open_rows
     from halfmask.errors import InputError
     from halfmask.table import Encoder
     from halfmask.training import choose_method
@@ -149,7 +149,6 @@ def training_rows(
     if apart:
         _check_declared(schema)
     shared = None if apart else ranks
-    rows = parquet_rows(data) if is_parquet(data) else 0
     # Which rows of a unit count is known once all ids were read; rows without a public label go.
     label = schema.label
     whole = schema.unit is not None or (label.role == "public" and label.missing is not None)
@@ -157,15 +156,16 @@ def training_rows(
     choice = None
     if schema.unit is None:
         choice = choose_method(method, schema, spread=not alone)
-    if rows and not whole and choice is not None and choice.method == "mlp":
-        from halfmask.neural.mapped import mapped_parquet
-
-        spread: dict[str, Any] = {} if ranks is None else {"shards": ranks}
-        own = None if shared is None else shared.own(rows)
-        with mapped_parquet(data, schema, own=own, **spread) as found:
-            yield *found, choice
-        return
+    numbers = any(column.scaled for column in schema.columns)
     with open_rows(data) as found_rows:
+        if choice is not None and choice.method == "mlp" and numbers and not whole:
+            from halfmask.neural.mapped import mapped_rows
+
+            spread: dict[str, Any] = {} if ranks is None else {"shards": ranks}
+            own = None if shared is None else shared.own(found_rows.num_rows)
+            with mapped_rows(found_rows, schema, own=own, **spread) as found:
+                yield *found, choice
+            return
         encoder = Encoder.fit(schema, found_rows)
         own = range(found_rows.num_rows) if shared is None else shared.own(found_rows.num_rows)
         with numbered(own.start):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfmask.accounting.budget import Budget, printed
+from halfmask.accounting.budget import Budget, printed, round_up
 from halfmask.accounting.events import PAIRS, RELATIONS, check_relation
 from halfmask.cli.options import read_schema
 from halfmask.cli.output import emit, json_option, note
@@ -72,6 +72,7 @@ def account(
         )
         return accountant.epsilon([event], delta=delta, relation=under)
 
+    shown = "" if noise is None else f"{noise:.6g}"
     if noise is None:
         from halfmask.accounting.calibrate import noise_multiplier
 
@@ -83,6 +84,7 @@ def account(
             steps=steps,
             contribution=contribution,
         )
+        shown = f"{round_up(noise):.6g}"  # whoever copies it must not pay more
     elif steps is None:
         from halfmask.accounting.calibrate import most_steps
 
@@ -113,7 +115,7 @@ def account(
     rows = "all rows" if q == 1 else f"rows sampled at rate {q:g}"
     text = (
         f"epsilon {printed(claimed)} at delta {delta:g} ({relation}): {steps} steps on {rows}, "
-        f"noise multiplier {noise:.6g}"
+        f"noise multiplier {shown}"
     )
     emit(data, f"{text}\nIt holds for {_HOLDS_FOR[relation]}.", as_json)
 
@@ -305,7 +307,9 @@ def _emit_lecture(task: RunFacts, target_error: float, as_json: bool) -> None:
         f"{made['noise_multiplier']:.4g} times the longest gradient of a row.",
         f"Excess risk at most {made['error_bound']:.4g} (Theorem 1, RB/√T); "
         f"{made['error_without_noise']:.4g} of it would remain without noise.",
-        f"For {target_error:g}: {made['rows_needed']:,} rows and {made['steps_needed']:,} steps.",
+        f"For {target_error:g}: {made['rows_needed']:,} rows and {made['steps_needed']:,} steps; "
+        f"{made['rows_as_written']:,} and {made['steps_as_written']:,} as the lecture adds up its "
+        "two terms.",
         "By simple composition, (ε/k, δ/k) for each of k steps, the noise would be "
         f"{made['noise_multiplier_naive']:.4g} times the longest gradient.",
         f"Assumes {_ASSUMES}; everything is private.",
@@ -323,6 +327,12 @@ def _emit_paper(task: RunFacts, target_error: float, as_json: bool) -> None:
         f"({made['noise_std']:.4g} on a mean gradient; Theorem 2.1 with c = 1: "
         f"{made['noise_of_theorem_2_1']:.4g}).",
         f"Excess risk at most {made['error_bound']:.4g} (Theorem 2.4, corrected).",
+        f"For {target_error:g}: "
+        + (
+            "more steps than these, however many rows."
+            if made["rows_needed"] is None
+            else f"{made['rows_needed']:,} rows at this rate, noise and number of steps."
+        ),
     ]
     if made["crossover"] is not None:
         found = made["crossover"]

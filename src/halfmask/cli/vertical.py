@@ -213,7 +213,8 @@ def _text(simulation: Simulation, statements: Mapping[str, StatementJson]) -> ob
     from rich.console import Group
     from rich.table import Table
 
-    table = Table(title=f"{simulation.method}, {simulation.rounds} rounds")
+    rounds = "1 round" if simulation.rounds == 1 else f"{simulation.rounds} rounds"
+    table = Table(title=f"{simulation.method}, {rounds}")
     for heading in ("party", "private columns", "epsilon", "relation"):
         table.add_column(heading)
     for name, statement in statements.items():

@@ -41,11 +41,13 @@ FINE_BINS = 64
 """Equal parts of a private number's bounds in a grid, before its ends are refined."""
 _WHOLE = 24
 """The least number of levels between whole-number bounds, which may be closer than that."""
-_END_PARTS = 5
-"""How often the first and the last part of a grid are halved: values crowd at declared ends."""
+_HALVES = 0.5 ** np.arange(1, 6)
+"""Edges within the first and the last part of a grid: values crowd at declared ends."""
+_NEAR = np.concatenate([2.0**k * (1 + np.arange(8) / 8) for k in range(-1, 3)])
+"""Edges at growing distances, in parts, from zero or the lower end: amounts have long tails."""
 _FINEST = 4096
 _BLOCK = 1 << 16
-PUBLIC_BINS = 32
+PUBLIC_BINS = 128
 """The most levels of a public number in a grid: distinct values first, quantiles of the rest."""
 Unit = Literal["number", "date"]
 """What a range counts: the numbers of a column, or the seconds of its dates since 1970."""
@@ -294,8 +296,9 @@ def declared_grid(column: Column) -> Grid | Levels:
 
     Whole-number bounds that are close give a level around each whole number and as many between
     two as make at least _WHOLE: values may be whole or not. Others give equal parts of the bounds,
-    the first and the last one halved again and again, and levels of their own for both ends and
-    for zero: values often crowd there. `bins` of the schema overrides it.
+    ever smaller ones towards zero, or the lower end where zero is no value between, and levels of
+    their own for both ends and for zero: values often crowd there. `bins` of the schema overrides
+    it.
     """
     coding = declared(column)
     if isinstance(coding, Levels):
@@ -311,11 +314,12 @@ def declared_grid(column: Column) -> Grid | Levels:
         return _grid(low + (steps[:-1] + 0.5) / parts, low + steps / parts, "number")
     else:
         part = wide / FINE_BINS
-        halves = part * 0.5 ** np.arange(1, _END_PARTS + 1)
         hair = 1e-9 * wide
-        ends = [low + hair, high - hair, *([-hair, hair] if low < 0 < high else [])]
-        inner = low + part * np.arange(1, FINE_BINS)
-        edges = np.unique(np.concatenate([inner, low + halves, high - halves, ends]))
+        near, halves = part * np.concatenate([_HALVES, _NEAR]), part * _HALVES
+        crowded = [low + halves, high - halves, [low + hair, high - hair]]
+        crowded += [near, -near, [-hair, hair]] if low < 0 < high else [low + near]
+        edges = low + part * np.arange(1, FINE_BINS)
+        edges = np.unique(np.concatenate([edges, *crowded]))
         edges = edges[(edges > low) & (edges < high)]
     values = np.concatenate([[low], edges[1:] / 2 + edges[:-1] / 2, [high]])
     return _grid(edges, values, _unit(column))

@@ -6,19 +6,23 @@ their order: a model under an unsafe seed is the same to the byte on any number 
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from halfmask.data.scratch import Room
+from halfmask.mechanisms.shards import Shards, rows_in_all
 from halfmask.table import CodedColumn, Codes, KeptColumn, Table
 from halfmask.types import Floats
 
@@ -37,8 +41,14 @@ def fixed_order(features: int) -> Iterator[None]:
     if features > _MOST_FEATURES:
         yield
         return
-    with threadpool_limits(limits=1, user_api="blas"):
+    # Looking for libraries takes as long as a small fit; none comes without a module.
+    with _libraries(len(sys.modules)).limit(limits=1, user_api="blas"):
         yield
+
+
+@lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def parts_of(rows: int, size: int = PART) -> list[slice]:
@@ -77,6 +87,9 @@ class RowMatrix(ABC):
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def __matmul__(self, weights: np.ndarray) -> np.ndarray:
+        return self.times(weights)
 
 
 Rows = np.ndarray | RowMatrix
@@ -138,6 +151,8 @@ BLOCK = 1 << 15
 # The most levels of two columns together: their table of weights stays in the cache.
 _PACKED = 1 << 14
 _FEW_ROWS = 1 << 17
+# Of more pairs of levels than these, the sums of a block would take longer to add than its rows.
+_MANY_CELLS = 1 << 17
 
 
 class CodeSums:
@@ -242,30 +257,41 @@ class CodeSums:
             at = slice(start, start + BLOCK)
             some = values[at]
             groups = [c.mapped(found, at) for found, c in zip(maps, self._columns, strict=True)]
-            # Added row by row, so that the rounding is that of one sum over all rows.
-            for total, group in zip(alone, groups, strict=True):
-                np.add.at(total, group, some)
+            _count(alone, groups, some)
             for (i, j), total in totals.items():
                 pair = np.multiply(groups[i], sizes[j], out=both[: len(some)])
-                np.add.at(total, np.add(pair, groups[j], out=pair), some)
+                np.add(pair, groups[j], out=pair)
+                if len(total) > _MANY_CELLS:
+                    np.add.at(total, pair, some)
+                else:
+                    _count([total], [pair], some)
         return alone, {
             (i, j): total.reshape(sizes[i], sizes[j]) for (i, j), total in totals.items()
         }
 
     def pair_scores(
-        self, alone: Sequence[Floats], pairs: Mapping[tuple[int, int], Floats]
+        self,
+        alone: Sequence[Floats],
+        pairs: Mapping[tuple[int, int], Floats],
+        *,
+        maps: Sequence[Indices] | None = None,
     ) -> Floats:
-        """Σ of the weights of the row's levels and of those of its pairs of levels (i > j)."""
+        """Σ of the weights of the row's levels and of those of its pairs of levels (i > j).
+
+        With `maps` from levels to groups, tables are by group.
+        """
         found = np.zeros(self.rows)
         tables = {(i, j): np.ascontiguousarray(table).ravel() for (i, j), table in pairs.items()}
+        every = [np.arange(levels) for levels in self.levels] if maps is None else maps
         for start in range(0, self.rows, BLOCK):
             at = slice(start, start + BLOCK)
             part = found[at]
-            levels = [column.codes_of(at).astype(np.intp) for column in self._columns]
+            levels = [c.mapped(groups, at) for groups, c in zip(every, self._columns, strict=True)]
             for table, level in zip(alone, levels, strict=True):
-                part += table[level]
+                part += table.take(level)
             for (i, j), table in tables.items():
-                part += table[levels[i] * self.levels[j] + levels[j]]
+                pair = np.multiply(levels[i], len(alone[j]))
+                part += table.take(np.add(pair, levels[j], out=pair))
         return found
 
     def _blocks(self) -> Iterator[tuple[int, list[Indices]]]:
@@ -335,13 +361,36 @@ def feature_rows(table: Table, *, private: bool) -> Rows:
     return features.private if private else features.public
 
 
+def gathered(rows: Rows, shards: Shards) -> Rows:
+    """The public rows of all machines, one below the other: of codes the codes alone travel."""
+    if not isinstance(rows, CodedRows):
+        assert isinstance(rows, np.ndarray)
+        return shards.gather(rows)
+    columns = [
+        replace(
+            column,
+            codes=shards.gather(column.codes.astype(np.float64)).astype(column.codes.dtype),
+            numbers=None if column.numbers is None else shards.gather(column.numbers),
+        )
+        for column in rows.columns
+    ]
+    return CodedRows(columns, rows_in_all(len(rows), shards))
+
+
+def all_features(features: Codes) -> CodedRows:
+    """The features of rows of codes, public ones first."""
+    return CodedRows(sorted(features.columns, key=lambda column: column.private), features.n)
+
+
 class CodedRows(RowMatrix):
     """Some columns of a table, one after the other, as one matrix."""
 
     def __init__(self, columns: list[KeptColumn], n: int) -> None:
-        self._columns = columns
+        self.columns = columns
         self._starts = np.cumsum([0, *(column.width for column in columns)])
         self.shape = (n, int(self._starts[-1]))
+        # No row is longer: each column has one feature of 1, or one number in [-1, 1].
+        self.norm = math.sqrt(len(columns))
         places = [slice(*pair) for pair in zip(self._starts, self._starts[1:], strict=False)]
         one_hot = [column.cells.places is not None for column in columns]
         self._coded = [c for c, known in zip(columns, one_hot, strict=True) if known]
@@ -455,6 +504,11 @@ class CodedRows(RowMatrix):
         coded = np.ones(self.shape[1], dtype=bool)
         coded[self._number_at] = False
         return coded
+
+    def part(self, rows: slice) -> CodedRows:
+        """Rows that lie one after the other."""
+        count = len(range(*rows.indices(self.shape[0])))
+        return CodedRows([column.kept(rows) for column in self.columns], count)
 
     def block(self, rows: slice | NDArray[np.integer]) -> Floats:
         """The features of some rows, made."""

@@ -56,7 +56,7 @@ STEPS = 40
 # μ·rows is this many times the number of columns for each spread. Errors in the comparison, where
 # noise matters less than bias, are cut so many times as far.
 _CUT, _FARTHEST, _TAILS, _FOR_TAILS = 1.2, 3.0, 0.365, 170.0
-_ERROR = 1.25
+_ERROR = 2.0
 _FOLDS = 5
 # What the comparison's sums get: errors, errors by score, scores, their squares, four curvatures.
 _COMPARISON = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
@@ -65,6 +65,12 @@ _NORMAL = 0.2
 _STEEPEST = 1.5
 # By how much a released base rate, or a free model, may typically be off.
 _SHIFT = 0.15
+# By how much of a spread errors that are cut may typically move the mean of a number.
+_OFF_BY_CUT = 0.1
+# The window of a number's mean is widened until the mean's noise is this part of a spread.
+_MEAN_NOISE = 0.1
+# So many standard deviations of its noise a tail of the label's histogram, or a part, stands out.
+_CLEAR_TAIL, _CLEAR_PART = 2.5, 3.0
 # Pairs are looked for where μ·rows over the root of their number is at least this, and they are no
 # more than so many; then finding them and learning them get these parts of what remains.
 _PAIRS_FROM, _MOST_PAIRS = 6000.0, 2000
@@ -116,8 +122,9 @@ class AdditivePlan:
         """The plan for a table of `rows` rows under `mu`.
 
         The base rate alone costs a model (1/(μ·rows))² over its share, in parts of what can be
-        explained: its share keeps that below about 0.002. Where it would take more than 0.4, noise
-        is louder than anything columns could add, and the base rate is all that is released. The
+        explained: its share keeps that below about 0.001, and 0.003 where a class is rare. Where
+        (μ·rows)² is below 20,000, noise is louder than anything columns could add, and the base
+        rate is all that is released. The
         comparison's share makes the slope of the score known to about a quarter. Public sums are
         released several times where noise is louder than sampling: the first finds which columns
         tell, the next ones listen to those. Pairs of columns are for two classes and numbers
@@ -125,8 +132,8 @@ class AdditivePlan:
         beside what a weak one of them moves it by.
         """
         strength = (mu * rows) ** 2
-        base = min(max(8000 / strength, 0.02), 1.0) if label_private else 0.0
-        if base > 0.4:
+        base = min(max(16_000 / strength, 0.02), 0.25) if label_private else 0.0
+        if label_private and strength < 20_000:
             spread = 0.4 if number else 0.0
             return cls(base=1 - spread, spread=spread, steps=0)
         comparison = min(max(45_000 / strength, 0.03), 0.2)
@@ -282,6 +289,11 @@ def _stacked(columns: Sequence[CodedColumn], places: Sequence[int]) -> NDArray[n
     return np.column_stack([columns[place].codes for place in places])
 
 
+def _kept_of(scale: float, noise: float) -> float:
+    """The part of a noisy number that is kept, where it is typically as large as `scale`."""
+    return scale**2 / (scale**2 + noise**2)
+
+
 def _counted(codes: NDArray[np.integer[Any]], weights: Floats, levels: int) -> Floats:
     return np.asarray(np.bincount(codes, weights, levels), dtype=np.float64)
 
@@ -295,6 +307,20 @@ def tail_cut(values: Floats, shares: Floats, most: float) -> float:
         beyond = shares @ np.maximum(squares - middle**2, 0.0) > _TAILS * (shares @ squares)
         low, high = (middle, high) if beyond else (low, middle)
     return high
+
+
+def _seen(noisy: Floats, noise: float) -> tuple[int, int]:
+    """The first and the last part of a histogram beyond which its counts may all be noise.
+
+    A part, or the whole tail that it begins, has to stand out: one far away that does so by chance
+    would make the mean pay for the whole range.
+    """
+
+    def beyond(counts: Floats) -> int:
+        tails = np.cumsum(counts) / np.sqrt(np.arange(1, len(counts) + 1))
+        return int(np.argmax((tails > _CLEAR_TAIL * noise) | (counts > _CLEAR_PART * noise)))
+
+    return beyond(noisy), len(noisy) - 1 - beyond(noisy[::-1])
 
 
 def comparison_moves(
@@ -448,7 +474,7 @@ class AdditiveRun:
             scores = scores + unit * paired.scores(self._columns)
             added += unit * paired.intercept
             spread = math.hypot(spread, unit * paired.spread)
-        shift, slope = self._compared(middle, scores - middle, unit, spread)
+        shift, slope = self._compared(middle, scores - middle, unit, spread, base - middle)
         self._cover(middle + shift + slope * (scores - middle), base, unit, slope * spread)
         own = added if offset_weights is not None else base + added
         return self._fit(
@@ -489,7 +515,8 @@ class AdditiveRun:
         if paired.pairs:
             extra = extra + unit * paired.scores(self._columns)
             added, own = added + paired.intercept, math.hypot(own, paired.spread)
-        shift, slope = self._compared(offset, extra, unit, unit * own)
+        missed = float(np.average(everyone - known, weights=counted)) if self._number else 0.0
+        shift, slope = self._compared(offset, extra, unit, unit * own, missed)
         spread = math.hypot(float(np.std(known)), own)
         self._cover(offset + shift + slope * extra, base, unit, spread)
         weights = [np.zeros(column.levels) for column in self._columns]
@@ -652,17 +679,28 @@ class AdditiveRun:
         counts = np.bincount(codes, self._weights * self._labelled, len(LABEL_EDGES) - 1)
         moves = (math.sqrt(2), 1.0)
         noisy = self._spread_stage.release(counts.astype(np.float64), moves)
-        noisy = np.where(noisy < 2 * self._spread_stage.noise(moves), 0.0, noisy)
-        if noisy.sum() <= 0:
+        noise = self._spread_stage.noise(moves)
+        first, last = _seen(noisy, noise)
+        noisy = np.where(noisy < 2 * noise, 0.0, noisy)
+        noisy[:first] = noisy[last + 1 :] = 0.0
+        if first > last or noisy.sum() <= 0:
             return whole, 0.5
-        seen = np.flatnonzero(noisy)
-        window = (float(LABEL_EDGES[seen[0]]), float(LABEL_EDGES[seen[-1] + 1]))
+        window = (float(LABEL_EDGES[first]), float(LABEL_EDGES[last + 1]))
         shares, middles = noisy / noisy.sum(), (LABEL_EDGES[1:] + LABEL_EDGES[:-1]) / 2
         within = np.diff(LABEL_EDGES) ** 2 / 12
         square = float(shares @ ((middles - shares @ middles) ** 2 + within))
         unit = min(max(math.sqrt(square), 0.005), 0.7)
+        window = self._widened(window, unit)
         self._cut = tail_cut(middles / unit, shares, self._farthest())
         return window, unit
+
+    def _widened(self, window: tuple[float, float], unit: float) -> tuple[float, float]:
+        """As wide as the noise of the mean allows: tails that the histogram misses count too."""
+        assert self._base_stage is not None
+        noise = self._base_stage.noise((2.0, 1.0)) / self._n
+        low, high = window
+        more = max(_MEAN_NOISE * unit / noise - (high - low) / 2, 0.0)
+        return max(low - more, -1.0), min(high + more, 1.0)
 
     def _farthest(self) -> float:
         """How many spreads from its prediction a number may count, by public facts."""
@@ -813,9 +851,13 @@ class AdditiveRun:
     # --- comparison and covered scores
 
     def _compared(
-        self, offset: Floats | float, extra: Floats, unit: float, spread: float
+        self, offset: Floats | float, extra: Floats, unit: float, spread: float, missed: float
     ) -> tuple[float, float]:
         """Shift and slope of offset + shift + slope · extra: one Newton step from 0 and 1.
+
+        By `missed` the mean label exceeds that of the offset. Of a number that is known without a
+        cut, and the shift is what makes predictions right on average: errors that are cut would
+        move it towards the median.
 
         Noise that could have made the slope is taken off it, as James and Stein do, so that a model
         that noise has made falls back to the offset. Clipped scores only multiply errors: the
@@ -852,7 +894,11 @@ class AdditiveRun:
         used = min(shrunk, _STEEPEST)
         # The best shift at the slope that is used.
         shift = float(off[0] + covariance[0, 1] / covariance[1, 1] * (used - slope))
-        shift = min(max(shift, -3 * _SHIFT), 3 * _SHIFT)
+        # Where the scores are given up, the offset alone is left: it needs no shift.
+        shift = min(max(shift, -3 * _SHIFT), 3 * _SHIFT) * min(used, 1.0)
+        if self._number:
+            right = missed / unit - used * mean * _kept_of(short, float(noise[2] / self._n))
+            shift += _kept_of(_OFF_BY_CUT, self._base_doubt / unit) * (right - shift)
         self.details["slope"] = {
             "estimate": slope,
             "noise": blur,

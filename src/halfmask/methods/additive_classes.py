@@ -430,7 +430,8 @@ class ClassesRun(AdditiveRun):
         used = min(max(slope - blur**2 / slope, 0.0), _STEEPEST) if slope > 0 else 0.0
         bends = self._n * bends
         shifts = bends * noisy[:classes] * units[0] / (bends**2 + (noise[0] / _SHIFT) ** 2)
-        shifts = np.clip(shifts, -3 * _SHIFT, 3 * _SHIFT)
+        # Where the scores are given up, what is known is left as it is.
+        shifts = np.clip(shifts, -3 * _SHIFT, 3 * _SHIFT) * min(used, 1.0)
         self.details["slope"] = {"estimate": slope, "noise": blur, "used": used}
         return shifts, used
 

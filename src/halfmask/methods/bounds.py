@@ -158,7 +158,7 @@ def excess_of_lecture(
 
 def steps_of_lecture(*, radius: float, lipschitz: float, error: float) -> int:
     """T = 2(RC/α)²: what optimisation leaves of α² is then the half."""
-    _check_error(error)
+    check_error(error)
     return math.ceil(2 * (radius * lipschitz / error) ** 2)
 
 
@@ -172,7 +172,7 @@ def rows_of_lecture(
     sensitivity: float | None = None,
 ) -> int:
     """n = √(2d)·RΔ/(αμ), which with `steps_of_lecture` brings the bound of Theorem 1 to α."""
-    _check_error(error)
+    check_error(error)
     moved = 2 * lipschitz if sensitivity is None else sensitivity
     return math.ceil(radius * moved * math.sqrt(2 * parameters) / (error * mu))
 
@@ -203,7 +203,7 @@ def excess_of_one_release(*, radius: float, parameters: int, noise_std: float, r
 
 def rows_for_error(bound: Callable[[int], float], error: float) -> int:
     """The fewest rows at which `bound`, falling in them, is at most `error`."""
-    _check_error(error)
+    check_error(error)
     low, high = 0, 1
     while bound(high) > error:
         low, high = high, 2 * high
@@ -218,6 +218,7 @@ def rows_for_error(bound: Callable[[int], float], error: float) -> int:
     return high
 
 
-def _check_error(error: float) -> None:
+def check_error(error: float) -> None:
+    """Refuse a target that no error can reach."""
     if not (math.isfinite(error) and error > 0):
         raise InputError(f"Expected a target error > 0, got {error}.")

@@ -29,7 +29,7 @@ Task = Literal["classification", "regression"]
 
 _LEAVES = 12
 _RATE = 0.08
-_TREES = 150
+_TREES = 400
 # The number of trees is settled once this many more did not lower the held-out loss.
 _PATIENCE = 20
 _L2 = 5.0

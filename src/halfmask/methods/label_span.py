@@ -31,6 +31,8 @@ Order = Literal["passes", "uniform"]
 _RADIUS = 6.0
 # Draws of one example beyond this likelihood are left out: no noise is planned for them.
 _RARE = 1e-12
+# Rows whose features are made at a time.
+_MADE = 1 << 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,13 +175,16 @@ def _descend(
     """One projected step per example; the label is read through its noisy copy only."""
     coef = np.zeros(rows.shape)
     total, count = np.zeros(rows.shape), 0
-    every = rows.public[:]
     first = {"average": 0, "tail": len(examples) // 2, "last": len(examples)}[aggregate]
-    for step, example in enumerate(examples):
+    made = rows.public[examples[:_MADE]]
+    for step in range(len(examples)):
         if step >= first:
             total += coef
             count += 1
-        row = every[example]
+        at = step % _MADE
+        if step and not at:
+            made = rows.public[examples[step : step + _MADE]]
+        row = made[at]
         slope = rows.loss.free_slope((coef @ row)[None, :])[0] + copies[step]
         coef = in_ball(coef - learning_rate * np.outer(slope, row), radius)
     return coef if aggregate == "last" else total / count

@@ -16,7 +16,15 @@ from typing import Literal
 
 import numpy as np
 
-from halfmask.data.products import CodedRows, RowMatrix, Rows, block, crossed, in_order, parts_of
+from halfmask.data.products import (
+    CodedRows,
+    RowMatrix,
+    Rows,
+    block,
+    crossed,
+    in_order,
+    parts_of,
+)
 from halfmask.errors import InputError
 from halfmask.features import PublicPCA
 from halfmask.mechanisms.release import Sensitivity
@@ -71,8 +79,10 @@ class MomentSums:
     def exact(self) -> np.ndarray:
         """The blocks that touch something private, packed into one vector, without noise."""
         own_label = self.label[self.own] if self.bounds.label == "public" else self.label
-        # Codes of public columns are not gathered: their rows are those of one machine.
-        public = self.public if isinstance(self.public, RowMatrix) else self.public[self.own]
+        public = self.public
+        if self.own != slice(0, len(public)):
+            assert isinstance(public, BasisRows | np.ndarray)
+            public = public.part(self.own) if isinstance(public, BasisRows) else public[self.own]
         blocks = weighted_blocks(
             public,
             self.private,
@@ -363,6 +373,11 @@ class BasisRows(RowMatrix):
         """rowsᵀ @ (weights · rows)."""
         by_features = self.folded(self.features.gram(weights), self.features.crossed(weights))
         return self.folded(by_features.T, self.crossed(weights))
+
+    def part(self, rows: slice) -> BasisRows:
+        """Rows that lie one after the other."""
+        features = self.features.part(rows)
+        return BasisRows(features, self._constant, self._mean, self._directions)
 
     def block(self, rows: slice | np.ndarray) -> np.ndarray:
         """Some of the rows."""

@@ -31,6 +31,7 @@ from halfmask.data.products import (
     block,
     crossed,
     feature_rows,
+    gathered,
     in_order,
     parts_of,
     times,
@@ -119,10 +120,11 @@ def plan_one_shot(
     if not table.label_private:
         label = shards.gather(label)
     mapped, private = (feature_rows(table, private=each) for each in (False, True))
-    if feature_map is not None or shards.count > 1:
-        # A map needs numbers, and so do public rows that come from other machines.
-        mapped, private = shards.gather(table.public), table.private
-        mapped = mapped if feature_map is None else feature_map.fit_transform(mapped)
+    if feature_map is not None:
+        # A map needs numbers.
+        mapped = feature_map.fit_transform(shards.gather(table.public))
+    elif shards.count > 1:
+        mapped = gathered(mapped, shards)
     basis = public_basis(
         mapped,
         # A map given by the user is trusted to have put its features on the scale it wants.

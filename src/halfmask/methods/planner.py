@@ -121,8 +121,7 @@ class Run:
 
 def plan(facts: RunFacts, *, target_error: float = 0.01, method: str = "auto") -> RunPlan:
     """Choose a method for `facts` and say what it needs and reaches."""
-    if not (math.isfinite(target_error) and target_error > 0):
-        raise InputError(f"Expected a target error > 0, got {target_error}.")
+    bounds.check_error(target_error)
     name, reason = _method(facts, method)
     known = name in METHODS and (facts.labels_only or name not in _LABELS_ONLY)
     numbers_of = name if known else "gd"
@@ -196,6 +195,11 @@ def lecture_plan(facts: RunFacts, *, target_error: float) -> dict[str, Any]:
             **common, parameters=facts.parameters, error=target_error, **budget
         ),
         "steps_needed": bounds.steps_of_lecture(**common, error=target_error),
+        # The lecture gives each of its two terms α/2: T = 4(RC/α)² and n = 4RCσ√d/α.
+        "rows_as_written": bounds.rows_of_lecture(
+            **common, parameters=2 * facts.parameters, error=target_error, **budget
+        ),
+        "steps_as_written": 2 * bounds.steps_of_lecture(**common, error=target_error),
     }
 
 
@@ -205,8 +209,9 @@ def paper_plan(facts: RunFacts, *, target_error: float) -> dict[str, Any]:
     `noise_of_theorem_2_1` is the paper's order of magnitude with c = 1; the noise that is used, and
     that enters the error, is the accountant's. Where the label alone is private, `crossover` says
     from how many rows on sums over the table have a lower bound than one label at a time
-    (`label-span`), beside the paper's √(d/K): both as far as steps can bring them.
+    (`label-span`), as far as steps can bring both, beside the paper's √(d/K), d counting weights.
     """
+    bounds.check_error(target_error)
     split = facts.labels_only
     orthogonal = split and isinstance(facts.loss, Softmax) and facts.relation == "replace"
     longest = facts.loss.fixed_bounds()[1] if split else 0.0
@@ -250,7 +255,7 @@ def paper_plan(facts: RunFacts, *, target_error: float) -> dict[str, Any]:
             return sums / expected_run(other, "label-span").error
 
         crossover = {
-            "claimed_rows": math.sqrt(facts.columns / facts.classes),
+            "claimed_rows": math.sqrt(facts.parameters / facts.classes),
             "rows": float(bounds.rows_for_error(ratio, 1.0)),
         }
     return {

@@ -17,7 +17,7 @@ from scipy.linalg import block_diag, cho_factor, cho_solve
 from scipy.linalg.lapack import dpotri
 from scipy.special import expit, softmax
 
-from halfmask.data.products import BLOCK, CodeSums
+from halfmask.data.products import CodeSums
 from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all, total_of
 from halfmask.methods.additive_descent import Stage, allocated
 from halfmask.methods.smooth_codes import LevelFeatures, level_features, noise_by_level
@@ -244,20 +244,20 @@ class _Space:
         return _Look(weights=row_weights, longest=longest, turn=turn, unturn=unturn)
 
     def lengths(self, turn: Floats) -> Floats:
-        """The norm of each row's turned vector."""
-        found = np.empty(self.sums.rows)
+        """The norm of each row's turned vector, by products of pairs of levels; never too small."""
         ends = np.cumsum([f.vectors.shape[1] for f in self.features])
         parts = [
-            (f.vectors @ part)[f.groups]
+            f.vectors @ part
             for f, part in zip(self.features, np.split(turn[:-1], ends[:-1]), strict=True)
         ]
-        for start in range(0, len(found), BLOCK // 4):
-            rows = slice(start, min(start + BLOCK // 4, len(found)))
-            turned = np.repeat(turn[-1:], rows.stop - rows.start, axis=0)
-            for column, part in zip(self.columns, parts, strict=True):
-                turned += part[column.codes_of(rows)]
-            found[rows] = np.sqrt(np.einsum("ij,ij->i", turned, turned))
-        return np.maximum(found, 1e-9)
+        alone = [np.einsum("ij,ij->i", part, part) + 2 * (part @ turn[-1]) for part in parts]
+        pairs = {(i, j): 2 * (parts[i] @ parts[j].T) for i in range(len(parts)) for j in range(i)}
+        found = self.sums.pair_scores(alone, pairs, maps=[f.groups for f in self.features])
+        # No sum of these products is rounded by more.
+        furthest = sum(float(np.linalg.norm(p, axis=1).max()) for p in [*parts, turn[-1:]])
+        rounding = (turn.shape[1] + len(parts) ** 2) * np.finfo(np.float64).eps
+        found += float(turn[-1] @ turn[-1]) + rounding * furthest**2
+        return np.sqrt(np.maximum(found, 1e-18, out=found), out=found)
 
     def summed(self, weighed: Floats) -> Floats:
         """Σ value · feature, the constant last."""

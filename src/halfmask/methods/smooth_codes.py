@@ -25,6 +25,8 @@ _LINE, _WIDE, _NARROW, _ALONE = 0.35, 0.40, 0.23, 0.02
 _WIDE_WIDTH, _NARROW_WIDTH = 0.35, 0.10
 # Directions smaller than this share of the largest are left out; fewer where counts are exact.
 _SMALLEST, _SMALLEST_EXACT = 2e-3, 2e-4
+# The most groups of levels of a public number: finer ones would only add rough directions.
+_MOST_EXACT = 32
 # A level is kept apart where its noisy count stands this many standard deviations above zero.
 _CLEAR = 4.0
 _POOLED = 2.0
@@ -169,8 +171,9 @@ def _in_unit_ball(vectors: Floats) -> tuple[Floats, float]:
         return vectors, 1.0
     centre = vectors.mean(axis=0)
     for step in range(2, 200):
-        far = int(np.argmax(np.einsum("ij,ij->i", vectors - centre, vectors - centre)))
-        centre = centre + (vectors[far] - centre) / step
+        apart = vectors - centre
+        far = int(np.argmax(np.einsum("ij,ij->i", apart, apart)))
+        centre = centre + apart[far] / step
     moved = vectors - centre
     radius = math.sqrt(float(np.einsum("ij,ij->i", moved, moved).max()))
     return (moved / radius, radius) if radius > 0 else (moved[:, :0], 1.0)
@@ -230,7 +233,10 @@ def _merged(counts: Floats, noise_std: float, rows: float) -> NDArray[np.intp]:
     """Neighbouring levels in groups: of halves of halves, those that rise above the noise."""
     levels = len(counts)
     if noise_std == 0:
-        return np.arange(levels)
+        if levels <= _MOST_EXACT:
+            return np.arange(levels)
+        ranks = (np.cumsum(counts) - counts / 2) / max(float(counts.sum()), 1e-300)
+        return np.unique((_MOST_EXACT * ranks).astype(np.intp), return_inverse=True)[1]
     total = np.concatenate([[0.0], np.cumsum(counts)])
     cells: list[tuple[int, int]] = []
 

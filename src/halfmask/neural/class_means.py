@@ -21,6 +21,7 @@ from halfmask.accounting.budget import round_down
 from halfmask.accounting.events import GaussianEvent
 from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.mechanisms.shards import ALONE, Shards
+from halfmask.neural.inputs import MadeRows
 from halfmask.neural.network import Mlp
 from halfmask.neural.pretrain import NetworkRows, blocks
 from halfmask.types import Floats
@@ -49,7 +50,11 @@ class PublicClasses:
 
     @classmethod
     def of(
-        cls, features: NDArray[np.floating], labels: Codes, classes: int, shards: Shards = ALONE
+        cls,
+        features: NDArray[np.floating] | MadeRows,
+        labels: Codes,
+        classes: int,
+        shards: Shards = ALONE,
     ) -> PublicClasses:
         """From all machines' public rows."""
         width = features.shape[1]
@@ -226,7 +231,7 @@ class Discriminant:
     def calibrated(
         self,
         public: PublicClasses,
-        features: NDArray[np.floating],
+        features: NDArray[np.floating] | MadeRows,
         labels: Codes,
         shards: Shards = ALONE,
     ) -> Discriminant:

@@ -39,7 +39,7 @@ from halfmask.neural.class_means import (
     sum_sensitivity,
 )
 from halfmask.neural.config import MlpConfig
-from halfmask.neural.ghost import StructuredRows
+from halfmask.neural.ghost import StructuredRows, TensorRows
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import Padding, free_padding
 from halfmask.neural.pretrain import (
@@ -112,7 +112,7 @@ def columns_work_together(data: NetworkRows, config: MlpConfig, shards: Shards) 
     for rows_of_trial in (known, _unrelated(known, public_generator(config.public_seed))):
         network = _public_network(rows_of_trial, data, trial, config.public_seed, shards)
         with torch.no_grad():
-            scores = network(torch.from_numpy(held.features.astype(np.float32)))
+            scores = network(torch.from_numpy(held.features[:].astype(np.float32)))
         right = float((scores.argmax(1).numpy() == held.labels).sum())
         counted = shards.sum(np.array([right, float(len(held.labels))]))
         reached.append(counted[0] / counted[1])
@@ -126,7 +126,7 @@ def _unrelated(rows: PublicRows, generator: np.random.Generator) -> PublicRows:
     ends = np.searchsorted(rows.labels[order], rows.labels, side="right")
     uniforms = generator.random((len(rows.labels), int(rows.columns.max()) + 1))
     picked = order[starts[:, None] + (uniforms * (ends - starts)[:, None]).astype(np.int64)]
-    features = rows.features[picked[:, rows.columns], np.arange(rows.features.shape[1])]
+    features = rows.features[:][picked[:, rows.columns], np.arange(rows.features.shape[1])]
     return replace(rows, features=features)
 
 
@@ -390,7 +390,7 @@ class Correction:
     def of(
         cls,
         network: Mlp,
-        real: Tensor,
+        real: Tensor | TensorRows,
         padded: Callable[[slice], Tensor],
         labels: Tensor,
         trainer: TrainerConfig,

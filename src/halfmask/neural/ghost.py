@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from halfmask.errors import InputError
+from halfmask.neural.inputs import MadeRows
 from halfmask.neural.network import Mlp
 
 # Rounding of each product, in units of the last place of its longest possible value.
@@ -86,6 +87,21 @@ class PairProducts:
         return self.squares().maximum((_SHORTEST * self.unit * terms).square())
 
 
+class TensorRows:
+    """Rows that are made whenever some of them are read, as tensors."""
+
+    dtype, device = torch.float32, torch.device("cpu")
+
+    def __init__(self, made: MadeRows) -> None:
+        self._made, self.shape = made, made.shape
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+        return torch.from_numpy(self._made[rows if isinstance(rows, slice) else rows.numpy()])
+
+
 class StructuredRows:
     """Rows with `public` leading public columns, padded from `table` by each row's `codes`.
 
@@ -96,7 +112,7 @@ class StructuredRows:
 
     def __init__(
         self,
-        rows: Tensor,
+        rows: Tensor | TensorRows,
         *,
         public: int,
         table: Tensor,
@@ -117,7 +133,7 @@ class StructuredRows:
             raise InputError(f"Expected {len(rows)} line numbers, got {tuple(codes.shape)}.")
         self.rows = rows
         self.public = public
-        self.table = table.to(rows)
+        self.table = table.to(device=rows.device, dtype=rows.dtype)
         self.codes = codes
         if known is None:
             own, gap, cross = torch.zeros(3, len(rows), dtype=torch.float64)
@@ -140,9 +156,9 @@ class StructuredRows:
         """The same rows on another device."""
         if self.rows.device == device:
             return self
-        held = self.products
+        held, rows = self.products, self.rows
         return StructuredRows(
-            self.rows.to(device),
+            (rows[:] if isinstance(rows, TensorRows) else rows).to(device),
             public=self.public,
             table=self.table,
             codes=self.codes.to(device),

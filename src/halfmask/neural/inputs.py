@@ -11,13 +11,15 @@ rows are then scaled up as well, which the noise, made for the longest row, has 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.data.encoding import Levels, Scaled, declared
+from halfmask.data.products import parts_of
 from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.shards import ALONE, Shards
 from halfmask.methods.auto import MANY_COLUMNS
@@ -124,7 +126,13 @@ class Inputs:
         cls, table: Table, *, private_norm: float | None = None, shards: Shards = ALONE
     ) -> Inputs:
         """The map of a table: from its declaration and its public columns."""
-        facts = PublicFacts.of(table.public, table.public_sources, _columns(table, "public"))
+        columns, public = _columns(table, "public"), table.features.only_public()
+        # At least one part, which may be without rows.
+        found = [
+            PublicFacts.of(public.kept(part).public, table.public_sources, columns)
+            for part in parts_of(public.n) or [slice(0, 0)]
+        ]
+        facts = reduce(PublicFacts.with_more, found)
         return cls.of_facts(table, facts.everywhere(shards), private_norm=private_norm)
 
     @classmethod
@@ -194,6 +202,48 @@ class Inputs:
         return cls(**values | plain)
 
 
+# Rows that are made at a time, in double precision: they stay in the cache.
+_MADE = 1 << 10
+
+
+class MadeRows:
+    """Rows of a network that are made of a table's codes whenever some of them are read."""
+
+    def __init__(
+        self, table: Table, inputs: Inputs, part: Literal["rows", "public", "private"] = "rows"
+    ) -> None:
+        public, private = len(inputs.public_kept), len(inputs.kept)
+        width = {"rows": public + private, "public": public, "private": private}[part]
+        self._features, self._table, self._inputs = table.features, table, inputs
+        if part == "public":
+            self._features = table.features.only_public()
+        self._make = getattr(inputs, part)
+        self.shape = (table.features.n, width)
+
+    @property
+    def public(self) -> MadeRows:
+        """The public features; no private column is read."""
+        return MadeRows(self._table, self._inputs, "public")
+
+    @property
+    def private(self) -> MadeRows:
+        """The private features."""
+        return MadeRows(self._table, self._inputs, "private")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+        places = range(len(self))[rows] if isinstance(rows, slice) else rows
+        made = np.empty((len(places), self.shape[1]), dtype=np.float32)
+        for part in parts_of(len(places), _MADE):
+            some = places[part]
+            at = slice(some.start, some.stop, some.step) if isinstance(some, range) else some
+            features = self._features.kept(at)
+            made[part] = self._make(replace(self._table, features=features))
+        return made
+
+
 def _from_bound(block: Floats, kept: NDArray[np.int64], half: NDArray[np.bool_]) -> Floats:
     """The kept features of a block, those marked counted from their lower bound."""
     values: Floats = np.take(block, kept, axis=1)
@@ -212,7 +262,7 @@ def _lengthened(rows: Floats, norm: float) -> Floats:
 
 
 def _anchored(table: Table) -> tuple[list[int], list[bool], list[int], list[bool]]:
-    width = table.private.shape[1]
+    width = table.widths[1]
     if table.schema is None:
         return list(range(width)), [False] * width, list(range(width)), [False] * width
     kept: list[int] = []

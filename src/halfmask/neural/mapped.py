@@ -1,9 +1,9 @@
-"""A Parquet file of any size as rows of a network, decoded once into a file that is mapped.
+"""A file of any size as rows of a network, decoded once into a file that is mapped.
 
-Poisson batches take rows from everywhere, so a file that has to be decoded by row groups would be
-read whole at every step. It is decoded once instead, batch by batch, into single precision numbers
-in a temporary file that has no name: nobody else can open it, and it is gone when the process ends,
-however it ends. Its folder is TMPDIR's unless another one is named.
+Columns that stay numbers have no codes to make rows of. Poisson batches take rows from everywhere,
+so such a file is decoded once, piece by piece, into single precision numbers in a temporary file
+that has no name: nobody else can open it, and it is gone when the process ends, however it ends.
+Its folder is TMPDIR's unless another one is named.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import parquet
 
 from halfmask.data.encoding import declared, learnt, with_made
 from halfmask.data.frames import check_columns, numbered
+from halfmask.data.reading import FileRows
 from halfmask.data.scratch import reserve
-from halfmask.errors import DataError, InputError
+from halfmask.errors import InputError
 from halfmask.mechanisms.shards import ALONE, Shards
 from halfmask.neural.inputs import Inputs, PublicFacts
 from halfmask.neural.pretrain import NetworkRows, Singles, blocks
@@ -55,8 +55,8 @@ def network_rows(
 
 
 @contextmanager
-def mapped_parquet(
-    path: str | Path,
+def mapped_rows(
+    whole: FileRows,
     schema: Schema,
     *,
     private_norm: float | None = None,
@@ -64,7 +64,7 @@ def mapped_parquet(
     shards: Shards = ALONE,
     own: range | None = None,
 ) -> Iterator[tuple[Encoder, MappedTable]]:
-    """The encoder and the rows of a Parquet file (those in `own` if given), while the block runs.
+    """The encoder and the rows of a file (those in `own` if given), while the block runs.
 
     Everything that can be wrong with the file is found here, before anything is charged.
     """
@@ -72,32 +72,31 @@ def mapped_parquet(
         raise InputError("mlp protects one row each: use gd where a unit has several rows.")
     if schema.label.classes is None:
         raise InputError("mlp predicts classes: use gd or one-shot for a number.")
-    with _opened(Path(path)) as file:
-        check_columns(file.schema_arrow.empty_table(), _names(schema))
-        rows = own or range(file.metadata.num_rows)
-        if not len(rows):
-            raise DataError(f"{path} has no data rows: add at least one row.")
-        encoder = Encoder(schema, _learnt(file, schema))
-        inputs, first = _inputs(file, encoder, rows, private_norm, shards)
-        width = len(inputs.public_kept) + len(inputs.kept)
-        with tempfile.TemporaryFile(dir=folder) as store:
-            values = _reserved(store, (len(rows), width), folder)
-            label = _decode(file, encoder, inputs, rows, values)
-            table = _without_blocks(first, label)
-            decoded = NetworkRows.of_values(table, inputs, values)
-            held = {name: getattr(table, name) for name in Table.__dataclass_fields__}
-            yield encoder, MappedTable(**held, decoded=decoded)
+    check_columns(whole, _names(schema))
+    rows = own or range(whole.num_rows)
+    encoder = Encoder(schema, _learnt(whole, schema))
+    file = whole if own is None else whole.part(own)
+    inputs, first = _inputs(file, encoder, private_norm, shards)
+    width = len(inputs.public_kept) + len(inputs.kept)
+    with tempfile.TemporaryFile(dir=folder) as store:
+        values = _reserved(store, (len(rows), width), folder)
+        with numbered(rows.start):
+            label = _decode(file, encoder, inputs, values)
+        table = _without_blocks(first, label)
+        decoded = NetworkRows.of_values(table, inputs, values)
+        held = {name: getattr(table, name) for name in Table.__dataclass_fields__}
+        yield encoder, MappedTable(**held, decoded=decoded)
 
 
 def _names(schema: Schema) -> list[str]:
     return [*schema.read, schema.label.name]
 
 
-def _learnt(file: parquet.ParquetFile, schema: Schema) -> dict[str, Any]:
+def _learnt(file: FileRows, schema: Schema) -> dict[str, Any]:
     """What public columns that leave it open say of their levels and ranges."""
     left_open = [column for column in schema.columns if declared(column) is None]
     read = _read(schema, left_open)
-    table = with_made(file.read(columns=read), schema) if left_open else None
+    table = with_made(file.columns(read), schema) if left_open else None
     return {column.name: learnt(column, table) for column in left_open}
 
 
@@ -109,40 +108,37 @@ def _read(schema: Schema, columns: Iterable[Column]) -> list[str]:
 
 
 def _inputs(
-    file: parquet.ParquetFile,
+    file: FileRows,
     encoder: Encoder,
-    rows: range,
     private_norm: float | None,
     shards: Shards,
 ) -> tuple[Inputs, Table]:
     """The map of the inputs from one pass over public columns, and a table of the first row."""
     size = _batch_size(encoder)
-    first = encoder.encode(next(_batches(file, rows[:1], 1, _names(encoder.schema)))[1])
+    first = encoder.encode(next(_batches(file, 1, _names(encoder.schema)))[1])
     columns = tuple(column for column in encoder.schema.columns if column.role == "public")
     facts = PublicFacts.of(first.public[:0], first.public_sources, columns)
     if columns:
         names = _read(encoder.schema, columns)
-        for start, frame in _batches(file, rows, size, names):
+        for start, frame in _batches(file, size, names):
             with numbered(start):
                 public = encoder.encode_public(frame)
             facts = facts.with_more(PublicFacts.of(public, first.public_sources, columns))
     return Inputs.of_facts(first, facts.everywhere(shards), private_norm=private_norm), first
 
 
-def _decode(
-    file: parquet.ParquetFile, encoder: Encoder, inputs: Inputs, rows: range, values: Singles
-) -> np.ndarray:
+def _decode(file: FileRows, encoder: Encoder, inputs: Inputs, values: Singles) -> np.ndarray:
     """Write every row of the file into `values`; returns the labels' codes."""
-    label = np.zeros(len(rows), dtype=np.int64)
-    for start, frame in _batches(file, rows, _batch_size(encoder), _names(encoder.schema)):
+    label = np.zeros(len(values), dtype=np.int64)
+    for start, frame in _batches(file, _batch_size(encoder), _names(encoder.schema)):
         with numbered(start):
             table = encoder.encode(frame)
-        at = slice(start - rows.start, start - rows.start + table.n)
+        at = slice(start, start + table.n)
         assert table.label is not None
         label[at] = table.label
         for some in blocks(table.n, _IN_CACHE):
             values[at][some] = inputs.rows(_part(table, some))
-        tell("reading rows", at.stop / len(rows))
+        tell("reading rows", at.stop / len(values))
     return label
 
 
@@ -165,42 +161,13 @@ def _batch_size(encoder: Encoder) -> int:
     return min(max(_IN_FLIGHT // max(len(encoder.names), 1), 256), 1 << 16)
 
 
-def _batches(
-    file: parquet.ParquetFile, rows: range, size: int, names: list[str]
-) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of the file in `rows` with the position of the first of each batch.
-
-    Row groups without such a row are not read.
-    """
-    ends = np.cumsum([file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)])
-    starts = np.concatenate([[0], ends[:-1]])
-    groups = np.flatnonzero((starts < rows.stop) & (ends > rows.start))
-    start = int(starts[groups[0]])
-    for batch in file.iter_batches(
-        batch_size=size, columns=names, row_groups=[int(group) for group in groups]
-    ):
-        low, high = max(rows.start - start, 0), min(rows.stop - start, batch.num_rows)
-        if low < high:
-            yield start + low, pa.Table.from_batches([batch.slice(low, high - low)])
-        start += batch.num_rows
+def _batches(file: FileRows, size: int, names: list[str]) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of the file with the position of the first of each batch."""
+    for start, piece in file.pieces(names):
+        for some in blocks(piece.num_rows, size):
+            yield start + some.start, piece.slice(some.start, some.stop - some.start)
 
 
 def _reserved(store: Any, shape: tuple[int, int], folder: str | Path | None) -> Singles:
     reserve(store, 4 * shape[0] * shape[1], folder)
     return np.memmap(store, dtype=np.float32, mode="r+", shape=shape)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[parquet.ParquetFile]:
-    try:
-        file = parquet.ParquetFile(path, memory_map=False, pre_buffer=False)
-    except OSError as error:
-        reason = error.strerror or "no such file"
-        raise DataError(f"Cannot read {path}: {reason}. Check the path.") from None
-    except pa.ArrowException:
-        raise DataError(f"{path} is not a Parquet file that can be read: write it again.") from None
-    with file:
-        try:
-            yield file
-        except pa.ArrowException:
-            raise DataError(f"{path} cannot be read as Parquet: write it again.") from None

@@ -35,7 +35,7 @@ from halfmask.neural.class_means import PublicClasses, plan_class_means
 from halfmask.neural.config import Algorithm1Config, MlpConfig, NetworkDpSgdConfig
 from halfmask.neural.default_recipe import class_means_network, default_way, warm_start
 from halfmask.neural.ghost import StructuredRows
-from halfmask.neural.inputs import Inputs
+from halfmask.neural.inputs import Inputs, MadeRows
 from halfmask.neural.mapped import network_rows
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import BY_CLASS, PADDINGS, PAID, Padding, PaddingName, free_padding
@@ -230,7 +230,7 @@ def _steps_of(
 
 
 def principal_directions(
-    public: Singles, count: int | None, shards: Shards
+    public: Singles | MadeRows, count: int | None, shards: Shards
 ) -> NDArray[np.float64] | None:
     """Orthonormal columns that span what public rows mostly lie in; None where none are asked for.
 
@@ -303,7 +303,9 @@ _LEARNING_RATE = 3e-3
 LENGTH = 10.0
 
 
-def learn_public_features(network: Mlp, public: Singles, generator: torch.Generator) -> None:
+def learn_public_features(
+    network: Mlp, public: Singles | MadeRows, generator: torch.Generator
+) -> None:
     """Give `network` (one hidden layer) a first layer that tells neighbours among public rows.
 
     `public` are the leading inputs; the others count as zero here, and their weights stay as they
@@ -323,7 +325,7 @@ def learn_public_features(network: Mlp, public: Singles, generator: torch.Genera
         last.bias.zero_()
 
 
-def _rows_for_neighbours(public: Singles, generator: torch.Generator) -> Singles:
+def _rows_for_neighbours(public: Singles | MadeRows, generator: torch.Generator) -> Singles:
     """All public rows, or as many as the search for neighbours can take."""
     least = _NEIGHBOURS + 2
     if not public.shape[1] or len(public) < least:
@@ -332,7 +334,7 @@ def _rows_for_neighbours(public: Singles, generator: torch.Generator) -> Singles
             f"got {public.shape[1]} and {len(public)}. Use start=random."
         )
     if len(public) <= _MOST_ROWS:
-        return np.ascontiguousarray(public, dtype=np.float32)
+        return np.ascontiguousarray(public[:], dtype=np.float32)
     chosen = torch.randperm(len(public), generator=generator)[:_MOST_ROWS].sort().values
     return np.ascontiguousarray(public[chosen.numpy()], dtype=np.float32)
 
@@ -373,6 +375,10 @@ def _regress(
             optimizer.step()
 
 
+# Rows that go through the network at a time.
+_SCORED = 1 << 13
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NeuralModel(Model):
     """Fully connected layers with ReLU between them, on the rows of `inputs`."""
@@ -397,13 +403,15 @@ class NeuralModel(Model):
 
     def scores(self, table: Table) -> Floats:
         """One column per class, or the log odds of the second of two classes."""
-        rows = self.inputs.rows(table)
-        last = len(self.weights) - 1
-        for place, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            rows = rows @ weight.T + bias
-            if place < last:
-                np.maximum(rows, 0.0, out=rows)
-        scores = rows.astype(np.float64)
+        made, last = MadeRows(table, self.inputs), len(self.weights) - 1
+        scores = np.empty((len(made), len(self.biases[last])))
+        for part in blocks(len(made), _SCORED):
+            rows = made[part]
+            for place, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+                rows = rows @ weight.T + bias
+                if place < last:
+                    np.maximum(rows, 0.0, out=rows)
+            scores[part] = rows
         if scores.shape[1] == 2:
             return scores[:, 1:] - scores[:, :1]
         return scores

@@ -7,6 +7,7 @@ are trained and their scores averaged, which is again one network, a wider one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +20,15 @@ from torch.nn import functional
 
 from halfmask.losses import Watch
 from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all
-from halfmask.neural.inputs import Inputs
+from halfmask.neural.ghost import TensorRows
+from halfmask.neural.inputs import Inputs, MadeRows
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import Padding
 from halfmask.progress import tell
 from halfmask.table import Table
+
+# Bytes of rows that are made once and held.
+_HELD = 1 << 28
 
 Singles = NDArray[np.float32]
 Codes = NDArray[np.int64]
@@ -33,11 +38,12 @@ Codes = NDArray[np.int64]
 class NetworkRows:
     """`values` has the public features of each row, then its private ones, clipped already.
 
+    Few rows are held, many are made of codes batch by batch: memory grows with the batch.
     `columns` numbers the column behind each public feature; `labels` are class codes.
     """
 
     inputs: Inputs
-    values: Singles
+    values: Singles | MadeRows
     labels: Codes
     classes: int
     columns: Codes
@@ -48,10 +54,12 @@ class NetworkRows:
     ) -> NetworkRows:
         """The rows of a table with a label of classes."""
         inputs = Inputs.of(table, private_norm=private_norm, shards=shards)
-        return cls.of_values(table, inputs, inputs.rows(table))
+        made = MadeRows(table, inputs)
+        few = 4 * math.prod(made.shape) <= _HELD
+        return cls.of_values(table, inputs, made[:] if few else made)
 
     @classmethod
-    def of_values(cls, table: Table, inputs: Inputs, values: Singles) -> NetworkRows:
+    def of_values(cls, table: Table, inputs: Inputs, values: Singles | MadeRows) -> NetworkRows:
         """Rows that were made elsewhere; of `table` the label and the declaration are read."""
         assert table.label is not None
         assert table.classes is not None
@@ -65,18 +73,24 @@ class NetworkRows:
         )
 
     @property
-    def real(self) -> torch.Tensor:
-        """All features of every row, sharing memory with `values`."""
+    def real(self) -> Tensor | TensorRows:
+        """All features of every row, sharing memory with `values` where these are held."""
+        if isinstance(self.values, MadeRows):
+            return TensorRows(self.values)
         return torch.from_numpy(np.asarray(self.values))
 
     @property
-    def public_features(self) -> Singles:
+    def public_features(self) -> Singles | MadeRows:
         """The public features of every row."""
+        if isinstance(self.values, MadeRows):
+            return self.values.public
         return self.values[:, : len(self.inputs.public_kept)]
 
     @property
-    def private_features(self) -> Singles:
+    def private_features(self) -> Singles | MadeRows:
         """The private features of every row, of norm at most `inputs.private_norm`."""
+        if isinstance(self.values, MadeRows):
+            return self.values.private
         return self.values[:, len(self.inputs.public_kept) :]
 
     @property
@@ -117,17 +131,18 @@ class PretrainConfig:
 class PublicRows:
     """Public features, the number of the column behind each, and public class codes."""
 
-    features: Floats
+    features: Floats | MadeRows
     columns: Codes
     labels: Codes
 
     def crossed(self, share: float, generator: np.random.Generator) -> Floats:
         """Rows of which a share of columns comes from another row of the same class."""
-        if self.features.shape[1] == 0 or share <= 0:
-            return self.features
+        every = self.features[:]
+        if every.shape[1] == 0 or share <= 0:
+            return every
         partner = self._partners(generator)
-        taken = generator.random((len(self.features), int(self.columns.max()) + 1)) < share
-        return np.where(taken[:, self.columns], self.features[partner], self.features)
+        taken = generator.random((len(every), int(self.columns.max()) + 1)) < share
+        return np.where(taken[:, self.columns], every[partner], every)
 
     def take(self, chosen: Codes) -> PublicRows:
         """Some of the rows."""

@@ -32,7 +32,7 @@ from halfmask.mechanisms.shards import Shards, rows_in_all
 from halfmask.methods.fitted import check_one_of, check_positive
 from halfmask.methods.sgd import Aggregate, Schedule, scheduled
 from halfmask.neural.checkpoint import Checkpoint, Progress
-from halfmask.neural.ghost import MlpGradients, StructuredRows
+from halfmask.neural.ghost import MlpGradients, StructuredRows, TensorRows
 from halfmask.neural.network import FlatParameters, Mlp, own_device
 from halfmask.neural.padding import PaddingName
 from halfmask.types import Floats
@@ -46,6 +46,8 @@ CPU = torch.device("cpu")
 # The clip norm is lowered by this part, far more than double precision rounds.
 _MARGIN = 1e-4
 _CHUNK = 2048
+# Rows of a batch whose features are made at a time.
+_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +104,7 @@ class TrainingRows:
     says that every feature is public besides.
     """
 
-    real: Tensor | StructuredRows
+    real: Tensor | TensorRows | StructuredRows
     labels: Tensor
     fill: Fill | None = None
     label_private: bool = False
@@ -317,15 +319,22 @@ def _shared_public_gradient(
     if config.public_batch is not None:
         size = min(count, -(-config.public_batch // shards.count))
     batch = uniform_rows(count, size, progress.public)
-    padded = rows.padded(batch, progress.public).to(flat.vector.device)
-    labels = None
-    if not rows.label_private:
-        labels = rows.labels[torch.from_numpy(batch)].to(flat.vector.device)
-    weights = None
-    if rows.label_alone:
-        # As the private part has them, so that both are gradients of one weighted loss.
-        weights = row_weights(network, padded, config.clip_norm).to(padded)
-    loss, own = public_gradient(network, flat, padded, labels, config, weights)
+    # A regulariser reads all rows of the batch at once.
+    at_once = _AT_ONCE if config.regulariser is None else max(size, 1)
+    loss, own = 0.0, torch.zeros_like(flat.vector)
+    for low in range(0, max(size, 1), at_once):
+        some = batch[low : low + at_once]
+        padded = rows.padded(some, progress.public).to(flat.vector.device)
+        labels = None
+        if not rows.label_private:
+            labels = rows.labels[torch.from_numpy(some)].to(flat.vector.device)
+        weights = None
+        if rows.label_alone:
+            # As the private part has them, so that both are gradients of one weighted loss.
+            weights = row_weights(network, padded, config.clip_norm).to(padded)
+        lost, found = public_gradient(network, flat, padded, labels, config, weights)
+        share = len(some) / size if size else 1.0
+        loss, own = loss + share * lost, own + share * found
     if shards.count == 1:
         return loss, own
     total = shards.sum(np.append(own.double().cpu().numpy() * size, float(size)))
@@ -371,7 +380,7 @@ class NetworkContributions:
     def __init__(
         self,
         gradients: MlpGradients,
-        rows: Tensor | StructuredRows,
+        rows: Tensor | TensorRows | StructuredRows,
         targets: Tensor,
         *,
         padded: Draw | None = None,
@@ -388,6 +397,12 @@ class NetworkContributions:
 
     def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
         """Σ of the contributions, each scaled down to norm at most `clip_norm`, in one pass."""
+        total = self._part(rows[:_AT_ONCE], clip_norm)
+        for low in range(_AT_ONCE, len(rows), _AT_ONCE):
+            total += self._part(rows[low : low + _AT_ONCE], clip_norm)
+        return total
+
+    def _part(self, rows: Indices, clip_norm: float) -> Floats:
         kept = np.ones(len(rows), dtype=bool) if self._labelled is None else self._labelled[rows]
         # Padding is drawn for all rows: what later rows get must not follow from who has a label.
         pair = None if self._padded is None else self._padded(rows)[kept].to(self._device)
@@ -406,7 +421,7 @@ class LabelContributions:
     Everything is computed in double precision. Guarantee: docs/proofs/label_pair.md.
     """
 
-    def __init__(self, network: Mlp, rows: Tensor, labels: Tensor) -> None:
+    def __init__(self, network: Mlp, rows: Tensor | TensorRows, labels: Tensor) -> None:
         if len(network.linear) != 2:
             raise InputError("Label contributions are for networks with one hidden layer.")
         self._network = network

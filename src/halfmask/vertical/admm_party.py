@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from halfmask.accounting.budget import Budget
+from halfmask.data.scratch import available
 from halfmask.errors import InputError
 from halfmask.mechanisms.clipping import norm_of
 from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
@@ -242,6 +243,7 @@ class AdmmParty(Party):
         else:
             # A block that was decomposed before may be passed on to the next run.
             self.block = matrix if isinstance(matrix, Block) else Block(matrix)
+        _check_room(name, self.block)
         super().__init__(name, rows=self.block.rows)
         self.strength, self.regulariser, self.constraint = strength, regulariser, constraint
         self.x: Vector = np.zeros(self.block.columns)
@@ -355,6 +357,22 @@ class AdmmParty(Party):
             return 0.0
         size = np.abs(self.x).sum() if self.regulariser == "l1" else 0.5 * self.x @ self.x
         return self.strength * float(size)
+
+
+# The Gram matrix, what its decomposition works in, and the eigenvectors.
+_MATRICES = 4
+
+
+def _check_room(name: str, block: Block) -> None:
+    """Refuse columns whose decomposition does not fit in memory, before anything is charged."""
+    size, free = min(block.rows, block.columns), available()
+    if free is not None and 8 * _MATRICES * size**2 > free:
+        raise InputError(
+            f"Party {name!r} has {block.columns:,} features of {block.rows:,} rows: admm would "
+            f"hold {_MATRICES} matrices of {size:,} x {size:,} numbers, more than is free; nothing "
+            "was charged. Declare fewer bins and categories, split the columns over more parties, "
+            "or in a simulation use fdml-sgd, which holds none."
+        )
 
 
 def open_sharing_party(

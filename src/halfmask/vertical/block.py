@@ -3,7 +3,7 @@
     x = argmin  ½‖Dx - a‖² + κ R(x)  over a convex set,   R one of ½‖x‖², ‖x‖₁, 0
 
 The smaller of the two Gram matrices is decomposed once into eigenvectors; every later round, every
-κ and every radius of a ball then costs two products with D. Sparse blocks stay sparse.
+κ and every radius of a ball then costs two products with D. Codes stay codes, sparse blocks sparse.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from scipy import sparse
 from scipy.linalg import eigh
 
+from halfmask.data.products import CodedRows
 from halfmask.errors import InputError
 from halfmask.mechanisms.clipping import clip_rows, norm_of
 from halfmask.types import Vector
@@ -33,7 +34,14 @@ def row_parts(rows: int) -> Iterator[slice]:
 
 
 def bounded_rows(matrix: Any, norm: float) -> Any:
-    """Rows scaled down to at most `norm`, those that are not finite to zero; sparse ones too."""
+    """Rows scaled down to at most `norm`, those that are not finite to zero; sparse ones too.
+
+    Codes are no longer than their number of columns says, by construction: docs/proofs/encoding.md.
+    """
+    if isinstance(matrix, CodedRows):
+        if matrix.norm <= norm * (1 + 1e-12):
+            return matrix
+        matrix = matrix.block(slice(None))
     if not sparse.issparse(matrix):
         return clip_rows(np.asarray(matrix, dtype=np.float64), norm)
     rows = sparse.csr_array(matrix).astype(np.float64)
@@ -87,11 +95,15 @@ Constraint = Ball | Box | None
 
 
 class Block:
-    """A party's matrix D (rows x columns, dense or scipy sparse) with its cached decomposition."""
+    """A party's matrix D (codes, an array or scipy sparse) with its cached decomposition."""
 
     def __init__(self, matrix: Any) -> None:
-        if sparse.issparse(matrix):
-            self.matrix: Any = sparse.csr_array(matrix).astype(np.float64)
+        if isinstance(matrix, CodedRows) and matrix.shape[1] > matrix.shape[0]:
+            matrix = matrix.block(slice(None))  # few rows
+        if isinstance(matrix, CodedRows):
+            self.matrix: Any = matrix
+        elif sparse.issparse(matrix):
+            self.matrix = sparse.csr_array(matrix).astype(np.float64)
             # The transpose is stored as CSR of its own: CSR times a vector is the fast direction.
             self._transposed: Any = sparse.csr_array(self.matrix.T)
         else:
@@ -114,6 +126,8 @@ class Block:
 
     def correlate(self, a: Vector) -> Vector:
         """Dᵀa: one number per column."""
+        if isinstance(self.matrix, CodedRows):
+            return self.matrix.crossed(a)
         return cast(Vector, np.asarray(self._transposed @ a, dtype=np.float64))
 
     @property
@@ -123,6 +137,8 @@ class Block:
 
     @cached_property
     def _gram(self) -> Vector:
+        if isinstance(self.matrix, CodedRows):
+            return self.matrix.gram(np.ones(self.rows))
         product = self.matrix @ self._transposed if self.wide else self._transposed @ self.matrix
         return cast(Vector, product.toarray() if self.is_sparse else product)
 

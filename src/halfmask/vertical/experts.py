@@ -19,6 +19,7 @@ from scipy.special import expit
 
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import GaussianEvent
+from halfmask.data.products import CodedRows, crossed
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
 from halfmask.types import Vector
@@ -238,7 +239,7 @@ def noisy_newton(
             released = unit * series.release(_packed_sum(block, bends) / unit)
             values, vectors = _spectrum(released, columns, floor)
             seen[:], evidence[:] = 0.0, 0.0
-        exact = np.asarray(block.T @ ((p - targets) * weights)) / rows.gradient_replace
+        exact = crossed(block, (p - targets) * weights) / rows.gradient_replace
         gradient = rows.gradient_replace * series.release(exact)
         inner = values * (values * (vectors.T @ w) - vectors.T @ gradient) / noise**2
         seen = config.memory * seen + inner
@@ -252,7 +253,9 @@ def _packed_sum(block: Any, weights: Vector) -> Vector:
 
     These occur twice in the Frobenius norm, so that noise on the vector is isotropic in that norm.
     """
-    if sparse.issparse(block):
+    if isinstance(block, CodedRows):
+        exact = block.gram(weights)
+    elif sparse.issparse(block):
         exact = (block.T @ sparse.diags_array(weights) @ block).toarray()
     else:
         exact = block.T @ (block * weights[:, None])
@@ -346,7 +349,7 @@ class ExpertParty(Party):
             raise InputError(
                 f"Party {name!r} has {width:,} features, and an expert holds products of all "
                 f"pairs of at most {MOST_FEATURES:,}; nothing was charged. Declare fewer bins and "
-                "categories, split the columns over more parties, or use admm, which holds none."
+                "categories, split the columns over more parties, or use admm."
             )
         super().__init__(name, rows=int(matrix.shape[0]))
         self.matrix = matrix

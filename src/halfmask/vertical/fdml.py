@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from halfmask.accounting.budget import Budget
+from halfmask.data.products import block
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import PaidRows, Releaser, Rows, Sensitivity, batch_of
 from halfmask.progress import tell
@@ -163,7 +164,7 @@ class FdmlParty(Party):
         return self._step(request)
 
     def _exact_scores(self, rows: Rows) -> Vector:
-        return np.asarray(self.matrix[rows] @ self.x, dtype=np.float64)
+        return np.asarray(block(self.matrix, rows) @ self.x, dtype=np.float64)
 
     def _clipped_scores(self, rows: Rows) -> Vector:
         return np.clip(self._exact_scores(rows), -self.noise.score_bound, self.noise.score_bound)
@@ -180,7 +181,7 @@ class FdmlParty(Party):
         return request.reply(arrays={"scores": scores})
 
     def _exact_gradient(self, slopes: Vector, rows: Rows) -> Vector:
-        return np.asarray(self.matrix[rows].T @ slopes, dtype=np.float64)
+        return np.asarray(block(self.matrix, rows).T @ slopes, dtype=np.float64)
 
     def _step(self, request: Message) -> Message:
         rows = batch_of(request.arrays.get("rows"), self.rows)

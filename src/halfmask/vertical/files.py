@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from halfmask.data.encoding import level_codes
-from halfmask.data.frames import check_columns, numbers, texts
+from halfmask.data.frames import as_arrow, check_columns, numbers, texts
+from halfmask.data.products import CodedRows, all_features
+from halfmask.data.reading import FileRows, open_rows
 from halfmask.errors import DataError, InputError, SchemaError
 from halfmask.schema import Schema
-from halfmask.table import Encoder, read_frame
+from halfmask.table import Codes, Encoder
 from halfmask.types import Vector
 from halfmask.vertical.party import check_alignment, id_hashes, row_order
 
@@ -26,6 +28,7 @@ from halfmask.vertical.party import check_alignment, id_hashes, row_order
 class PartyColumns:
     """One party's encoded columns, and what is known of them without looking.
 
+    Columns that were read from a file are codes (`CodedRows`), others an array or a sparse matrix.
     `column_names` are promised to be protected; `public_names` are not, although noise covers them
     too, because their levels and ranges may have been learnt. `encoder` made the columns, and `ids`
     order them, where they were read from a file.
@@ -90,30 +93,32 @@ def party_schemas(schema: Schema) -> dict[str, Schema]:
     }
 
 
-def sorted_rows(frame: Any, id_column: str, who: str) -> tuple[Any, list[Any]]:
-    """The frame and its ids in the order of the ids."""
-    check_columns(frame, [id_column])
-    ids = frame.column(id_column).to_pylist()
+def id_order(rows: FileRows, id_column: str, who: str) -> tuple[np.ndarray, list[Any]]:
+    """The order of the ids, and the ids in that order."""
+    ids = as_arrow(rows, [id_column]).column(id_column).to_pylist()
     order = row_order(ids, who)
-    return frame.take(order), [ids[index] for index in order]
+    return order, [ids[index] for index in order]
 
 
-def features(encoder: Encoder, frame: Any) -> np.ndarray:
-    """The rows of one party's columns as numbers, public ones first."""
-    table = encoder.encode(frame, with_label=False)
-    return np.hstack([table.public, table.private])
+def features(encoder: Encoder, rows: Any, order: np.ndarray | None = None) -> CodedRows:
+    """The rows of one party's columns, public ones first; in `order` if given."""
+    found = encoder.encode(rows, with_label=False).features
+    assert isinstance(found, Codes)
+    return all_features(found if order is None else found.kept(order))
 
 
-def read_columns(schema: Schema, name: str, frame: Any, id_column: str) -> PartyColumns:
+def read_columns(schema: Schema, name: str, file: str | Path, id_column: str) -> PartyColumns:
     """One party's columns in the order of its ids; `schema` is that of its own columns.
 
-    Its encoder learns nothing from private columns.
+    The file is read piece by piece. Its encoder learns nothing from private columns.
     """
-    encoder = Encoder.fit(schema, frame)
-    rows, ids = sorted_rows(frame, id_column, f"The file of party {name!r}")
+    with open_rows(file) as rows:
+        encoder = Encoder.fit(schema, rows)
+        order, ids = id_order(rows, id_column, f"The file of party {name!r}")
+        train = features(encoder, rows, order)
     return PartyColumns(
         name=name,
-        train=features(encoder, rows),
+        train=train,
         row_norm=math.sqrt(len(schema.columns)),
         nonnegative=not any(column.scaled for column in schema.columns),
         column_names=schema.private,
@@ -139,8 +144,9 @@ def read_vertical_table(
     """
     schemas = party_schemas(schema)
     _same_parties(set(schemas), set(party_files))
-    frames = {name: read_frame(file) for name, file in party_files.items()}
-    parties = [read_columns(own, name, frames[name], id_column) for name, own in schemas.items()]
+    parties = [
+        read_columns(own, name, party_files[name], id_column) for name, own in schemas.items()
+    ]
     labels, ids = read_labels(schema, label_file, id_column)
     for part in parties:
         _check_ids(ids, part.name, part.ids)
@@ -152,9 +158,10 @@ def read_vertical_table(
         for place, part in enumerate(parties):
             assert part.encoder is not None
             who = f"The file of party {part.name!r}"
-            frame, own_ids = sorted_rows(read_frame(given[part.name]), id_column, who)
-            _check_ids(test_ids, part.name, own_ids)
-            parties[place] = replace(part, test=features(part.encoder, frame))
+            with open_rows(given[part.name]) as rows:
+                order, own_ids = id_order(rows, id_column, who)
+                _check_ids(test_ids, part.name, own_ids)
+                parties[place] = replace(part, test=features(part.encoder, rows, order))
     return VerticalTable(
         columns=tuple(parties),
         labels=labels,
@@ -165,8 +172,10 @@ def read_vertical_table(
 
 def read_labels(schema: Schema, file: str | Path, id_column: str) -> tuple[np.ndarray, list[Any]]:
     """The labels (see `label_codes`) and their ids, in the order of the ids."""
-    frame, ids = sorted_rows(read_frame(file), id_column, "The label file")
-    return label_codes(schema, frame), ids
+    with open_rows(file) as rows:
+        order, ids = id_order(rows, id_column, "The label file")
+        frame = as_arrow(rows, [schema.label.name])
+    return label_codes(schema, frame)[order], ids
 
 
 def _check_ids(labelled: Sequence[Any], party: str, own: Sequence[Any]) -> None:

@@ -26,8 +26,8 @@ from halfmask.mechanisms.release import Door, Releaser, system_door
 from halfmask.model_folder import read_json
 from halfmask.schema import Schema
 from halfmask.settings import config_from_words, kind_of, read_toml
+from halfmask.statement import made_notes
 from halfmask.storage import write_durably
-from halfmask.table import read_frame
 from halfmask.types import Vector
 from halfmask.vertical.admm import AdmmConfig
 from halfmask.vertical.admm_party import open_sharing_party, share_noise
@@ -250,7 +250,7 @@ class NetworkParty:
         if settings.party not in schemas:
             raise InputError(f"The schema has no column of party {settings.party!r}.")
         self._columns = read_columns(
-            schemas[settings.party], settings.party, read_frame(settings.data), settings.id
+            schemas[settings.party], settings.party, settings.data, settings.id
         )
         self._budget = Budget(
             epsilon=settings.epsilon,
@@ -375,6 +375,7 @@ class NetworkParty:
         hidden = experts and requested_excess(request) > 0
         private = experts and schema.label.role == "private" and not hidden
         others = [column.name for column in schema.columns if column.party != own.party]
+        assert self._columns.encoder is not None
         return party_statement(
             own.method,
             self._releaser if self._pays else None,
@@ -383,6 +384,7 @@ class NetworkParty:
             budget=self._budget,
             label=LabelFacts(name=schema.label.name, private=private, hidden=hidden),
             noise=getattr(own.config, "noise", "row"),
+            notes=made_notes(self._columns.encoder.schema),
         )
 
     @property

@@ -349,7 +349,7 @@ class QueryDesk:
         rows = order[place]
         known = own[rows] == asked
         told = [str(ids[row]) for row in rows[known]]
-        self._write(request, len(asked), told if known.all() else [])
+        self._write(request, len(asked), told, scored=bool(known.all()))
         if not known.all():
             return request.reply(arrays={"known": known.astype(np.float64)})
         scores = part.scores(frame.take(rows))
@@ -361,15 +361,18 @@ class QueryDesk:
         frame, ids = _with_ids(file, self.id)
         row_order(ids, "The file of rows to be asked for")  # none missing, none twice
         if policy is not None and policy.ids is not None:
-            allowed = {str(value) for value in _with_ids(policy.ids, self.id)[1]}
+            allowed = {str(value) for value in read_ids(policy.ids, self.id)}
             kept = [index for index, value in enumerate(ids) if str(value) in allowed]
             frame, ids = frame.take(kept), [ids[index] for index in kept]
         if not ids:
             raise DataError("No row may be asked for: the ids of [queries] are not in its data.")
         return frame, ids
 
-    def _write(self, request: Message, asked: int, answered: list[str]) -> None:
-        """Count and log before anything leaves; two requests at once are counted one by one."""
+    def _write(self, request: Message, asked: int, told: list[str], *, scored: bool) -> None:
+        """Count and log before anything leaves; two requests at once are counted one by one.
+
+        Of a request with an unknown id no score leaves, but which of the others are known does.
+        """
         if self.log is None or self.policy is None:
             return
         self.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -384,7 +387,8 @@ class QueryDesk:
                 "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 "query": request.run,
                 "asked": asked,
-                "answered": answered,
+                "answered": told if scored else [],
+                "known": [] if scored else told,
             }
             with os.fdopen(
                 os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab"
@@ -454,7 +458,7 @@ def read_ids(file: Path, column: str) -> list[Any]:
     """The ids of a file in their order."""
     _, ids = _with_ids(file, column)
     if not ids:
-        raise DataError(f"{str(file)!r} has no row: name the ids to predict.")
+        raise DataError(f"{str(file)!r} has no row: name at least one id.")
     missing = next((row for row, value in enumerate(ids, start=1) if value in (None, "")), None)
     if missing is not None:
         raise DataError(f"Column {column!r}, row {missing} of {str(file)!r} has no id.")

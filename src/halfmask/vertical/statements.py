@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfmask.accounting.budget import Budget
+from halfmask.accounting.budget import Budget, printed
 from halfmask.errors import HalfmaskError
 from halfmask.mechanisms.release import Releaser
-from halfmask.statement import Statement
+from halfmask.statement import Statement, made_notes
 from halfmask.vertical.files import VerticalTable
 from halfmask.vertical.queries import REVEALS, StatementJson, VerticalModel
 
@@ -68,7 +68,7 @@ def party_statements(
             budget=budget,
             label=label,
             noise=noise,
-            notes=notes,
+            notes=(*([] if part.encoder is None else made_notes(part.encoder.schema)), *notes),
         )
         for part in table.columns
     }
@@ -128,7 +128,8 @@ def _costs(costs: Mapping[str, float], delta: float) -> list[str]:
         "column": "one column of one party moved by a vector of norm at most 1 (A's adjacency)",
     }
     return [
-        f"Epsilon {value:.4g} at delta {delta:g}: {words[name]}." for name, value in costs.items()
+        f"Epsilon {printed(value)} at delta {delta:g}: {words[name]}."
+        for name, value in costs.items()
     ]
 
 
@@ -182,4 +183,5 @@ def label_sentence(epsilon: float | None, hidden: bool) -> str:
     if epsilon is None:
         return "Labels: every party knows them. There is no label privacy among the parties."
     how = "randomised once, and nothing else was sent of them" if hidden else "private"
-    return f"Labels: {how}. Epsilon {epsilon:.4g} of one label was charged to the label holder."
+    spent = f"Epsilon {printed(epsilon)} of one label was charged to the label holder."
+    return f"Labels: {how}. {spent}"
