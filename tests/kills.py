@@ -16,6 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+LOADED = (
+    *("halfmask.cli.train", "halfmask.cli.vertical", "halfmask.training", "halfmask.data.reading"),
+    *("halfmask.additive_model", "halfmask.report.covered", "halfmask.scoring"),
+    *("halfmask.vertical.flower_app", "halfmask.neural.method", "sklearn.linear_model"),
+    *("torch.func", "halfmask.neural.trainer", "halfmask.neural.method"),
+    *("halfmask.neural.pretrain", "sklearn.discriminant_analysis", "sklearn.neighbors"),
+)
+"""What a command may import: a child that is killed is then at work and not at imports."""
+
 
 def serve() -> None:
     """Read one command a line, run it in a child, kill it after its time, tell how it ended."""
@@ -53,29 +62,29 @@ def serve() -> None:
     Releaser.noisy, Releaser.answered = seen_noisy, seen_answered  # type: ignore[method-assign]
     print("ready", flush=True)
     for line in sys.stdin:
-        words, wait, log, err = json.loads(line)
+        words, wait, log, err, out = json.loads(line)
         child = os.fork()
         if not child:
-            _child(words, err)
-        began, status = time.perf_counter(), None
-        while status is None:
-            pid, ended = os.waitpid(child, os.WNOHANG)
+            _child(words, err, out)
+        began = time.perf_counter()
+        while True:
+            pid, status, used = os.wait4(child, os.WNOHANG)
             if pid:
-                status = ended
                 break
             if wait is not None and time.perf_counter() - began >= wait:
                 os.kill(child, signal.SIGKILL)
                 wait = None
             time.sleep(0.001)
         took = time.perf_counter() - began
-        print(json.dumps([os.waitstatus_to_exitcode(status), took]), flush=True)
+        cost = [used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20]
+        print(json.dumps([os.waitstatus_to_exitcode(status), took, *cost]), flush=True)
 
 
-def _child(words: list[str], err: str) -> None:
+def _child(words: list[str], err: str, out: str) -> None:
     code = 1
     try:
         os.dup2(os.open(err, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-        os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+        os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
         if words[0] == "parties":
             code = _parties(Path(words[1]))
@@ -120,7 +129,12 @@ def _parties(folder: Path) -> int:
 
 
 class Server:
-    """The process that forks, from the outside."""
+    """The process that forks, from the outside.
+
+    `seconds` of a core and `gigabytes` are those of the last command.
+    """
+
+    seconds, gigabytes = 0.0, 0.0
 
     def __init__(self, *modules: str) -> None:
         import subprocess
@@ -143,11 +157,12 @@ class Server:
         """The exit code (-9: killed), the seconds, and what was said on standard error."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        err = folder / "stderr"
-        asked = [[str(word) for word in words], wait, str(folder / "released"), str(err)]
+        files = [str(folder / name) for name in ("released", "stderr", "stdout")]
+        asked = [[str(word) for word in words], wait, *files]
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
-        code, took = json.loads(self.process.stdout.readline())
+        code, took, self.seconds, self.gigabytes = json.loads(self.process.stdout.readline())
+        err = folder / "stderr"
         return code, took, err.read_text(errors="replace") if err.exists() else ""
 
     def close(self) -> None:

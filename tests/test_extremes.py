@@ -1,7 +1,7 @@
 """Tables at the ends of what can be declared: an answer, or a refusal in words before a charge.
 
-Each training is a process of its own, held to two minutes (of one core, whatever else the machine
-does) and 4 GiB. All of them:
+Each training is a process of its own (forked from one that has everything loaded), held to two
+minutes (of one core, whatever else the machine does) and 4 GiB. All of them:
 pytest -m hand -s tests/test_extremes.py (figures in docs/reliability.md).
 """
 
@@ -9,11 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +21,11 @@ from pyarrow import parquet
 
 from halfmask.accounting.ledger import Ledger
 from halfmask.additive_model import _joined, _parted
+from kills import LOADED, Server
 
 SECONDS, GIGABYTES = 120.0, 4.0
 METHODS = ("additive", "gd", "sgd", "one-shot", "label-span", "mlp", "dp-sgd")
 VERTICAL = ("experts", "admm")
-PROGRAM = [sys.executable, "-c", "from halfmask.cli import main; main()"]
 LARGEST = 1.7e308
 
 
@@ -137,41 +133,31 @@ def write(case: Case, folder: Path, method: str) -> list[str]:
     return [*words, *budget]
 
 
-def run(words: list[str], folder: Path) -> tuple[int, float, float, str, str]:
-    """Exit code, seconds of a core, gigabytes, standard output and error of a command."""
-    began = time.perf_counter()
-    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-        child = subprocess.Popen([*PROGRAM, *words], stdout=out, stderr=err, cwd=folder)
-        deadline = began + 6 * SECONDS
-        while True:
-            pid, status, used = os.wait4(child.pid, os.WNOHANG)
-            if pid:
-                break
-            if time.perf_counter() > deadline:
-                child.send_signal(signal.SIGKILL)
-            time.sleep(0.02)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    told = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
-    return child.returncode, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20, *told
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = Server(*LOADED)
+    yield made
+    made.close()
 
 
-def checked(name: str, method: str, folder: Path) -> None:
+def checked(server: Server, name: str, method: str, folder: Path) -> None:
     words = write(CASES[name](), folder, method)
-    code, seconds, gigabytes, out, err = run(words, folder)
-    print(f"{name:24} {method:11} exit {code} {seconds:6.1f} s {gigabytes:5.2f} GiB", flush=True)
+    code, _, err = server.run(words, folder, 6 * SECONDS)
+    print(
+        f"{name:24} {method:11} exit {code} {server.seconds:6.1f} s {server.gigabytes:5.2f} GiB",
+        flush=True,
+    )
     assert code in (0, 2, 3), (code, err[-2000:])
-    assert seconds <= SECONDS
-    assert gigabytes <= GIGABYTES
+    assert server.seconds <= SECONDS
+    assert server.gigabytes <= GIGABYTES
     assert "Traceback" not in err
     assert "RuntimeWarning" not in err, err[-2000:]
-    told = json.loads(out)
+    told = json.loads((folder / "stdout").read_text())
     if code == 0:
         if method not in VERTICAL:
-            scored = run(
-                ["predict", str(folder / "model"), str(folder / "rows.parquet"), "--out", "s.csv"],
-                folder,
-            )
-            assert scored[0] == 0, scored[4]
+            asked = ["predict", folder / "model", folder / "rows.parquet", "--out"]
+            code, _, err = server.run([*asked, folder / "s.csv"], folder)
+            assert code == 0, err
         return
     assert told["error"]["message"]
     print(f"    {told['error']['message'][:200]}", flush=True)
@@ -194,15 +180,17 @@ QUICK = {
 @pytest.mark.hand
 @pytest.mark.parametrize(("name", "method"), PAIRS)
 def test_every_method_answers_or_refuses_at_the_ends(
-    name: str, method: str, tmp_path: Path
+    server: Server, name: str, method: str, tmp_path: Path
 ) -> None:
-    checked(name, method, tmp_path)
+    checked(server, name, method, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "method"), sorted(QUICK))
-def test_some_methods_answer_or_refuse_at_the_ends(name: str, method: str, tmp_path: Path) -> None:
-    checked(name, method, tmp_path)
+def test_some_methods_answer_or_refuse_at_the_ends(
+    server: Server, name: str, method: str, tmp_path: Path
+) -> None:
+    checked(server, name, method, tmp_path)
 
 
 @pytest.mark.parametrize("classes", [3, 1500])

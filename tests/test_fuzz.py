@@ -177,3 +177,15 @@ def test_a_reply_of_lists_of_unequal_lengths_names_the_party() -> None:
     whole = request.reply(arrays={"share": np.ones(2)})
     found = checked_replies(channel, request, {"bank": whole}, {"share": (2,)})
     assert found["bank"].arrays["share"].sum() == 2
+
+
+def test_names_too_long_for_a_file_system_are_refused_by_words(tmp_path: Path) -> None:
+    long = tmp_path / ("9" * 400)
+    for read in (read_frame, lambda file: open_rows(file).__enter__(), read_party_file, RoundStore):
+        with pytest.raises((DataError, InputError), match=r"too long|cannot be read|Cannot read"):
+            read(long)
+    with pytest.raises(LedgerError, match="too long"):
+        Ledger.open_or_create(long, epsilon=1.0, delta=1e-6)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be made"):
+        RoundStore(tmp_path / "file")

@@ -25,7 +25,7 @@ from halfmask.datasets import load_adult
 from halfmask.errors import HalfmaskError, InputError
 from halfmask.model import Model
 from halfmask.vertical.queries import VerticalModel
-from kills import Server, moments
+from kills import LOADED, Server, moments
 
 KILLS = int(os.environ.get("KILLS", "50"))
 METHODS = {
@@ -40,13 +40,6 @@ METHODS = {
         *("--set", "pretrain.hidden=8", "--set", "pretrain.networks=1"),
     ),
 }
-LOADED = (
-    *("halfmask.cli.train", "halfmask.cli.vertical", "halfmask.training", "halfmask.data.reading"),
-    *("halfmask.additive_model", "halfmask.report.covered", "halfmask.scoring"),
-    *("halfmask.vertical.flower_app", "halfmask.neural.method", "sklearn.linear_model"),
-    *("torch.func", "halfmask.neural.trainer", "halfmask.neural.method"),
-    *("halfmask.neural.pretrain", "sklearn.discriminant_analysis", "sklearn.neighbors"),
-)
 
 
 @pytest.fixture(scope="module")

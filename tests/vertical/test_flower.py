@@ -33,13 +33,13 @@ from halfmask.vertical.network import NetworkParty, read_party_file, read_run_fi
 from halfmask.vertical.store import RoundStore
 
 NAMES = ("bank", "shop", "telecom")
-SCHEMA = """
+LABEL = """
 [label]
 name = "churned"
 role = "{label}"
 classes = ["no", "yes"]
-""" + "".join(
-    f"""
+"""
+COLUMN = """
 [columns.{name}_score]
 role = "private"
 kind = "number"
@@ -47,20 +47,21 @@ bounds = [0, 1]
 bins = 4
 party = "{name}"
 """
-    for name in NAMES
-)
 
 
-def organisations(folder, *, rows=300, method="admm", noise="none", label="public", rounds=3):
-    """Files of three parties and the label holder."""
+def organisations(
+    folder, *, rows=300, method="admm", noise="none", label="public", rounds=3, names=NAMES
+):
+    """Files of the parties and the label holder."""
     rng = np.random.default_rng(0)
-    (folder / "schema.toml").write_text(SCHEMA.replace("{label}", label), encoding="utf-8")
-    scores = rng.random((rows, 3))
+    text = LABEL.format(label=label) + "".join(COLUMN.format(name=name) for name in names)
+    (folder / "schema.toml").write_text(text, encoding="utf-8")
+    scores = rng.random((rows, len(names)))
     chance = 1 / (1 + np.exp(-6 * (scores.mean(1) - 0.5) * 3))
     labels = np.where(rng.random(rows) < chance, "yes", "no")
     lines = [f"u{i},{word}" for i, word in enumerate(labels)]
     (folder / "labels.csv").write_text("\n".join(["id,churned", *lines]), encoding="utf-8")
-    for index, name in enumerate(NAMES):
+    for index, name in enumerate(names):
         order = rng.permutation(rows)
         lines = [f"u{i},{scores[i, index]}" for i in order]
         text = "\n".join([f"id,{name}_score", *lines])
@@ -71,7 +72,7 @@ def organisations(folder, *, rows=300, method="admm", noise="none", label="publi
             f"rounds = {rounds}\nstrength = 1.0\n",
             encoding="utf-8",
         )
-    keys = "".join(f'{name} = "{name}.pub"\n' for name in NAMES)
+    keys = "".join(f'{name} = "{name}.pub"\n' for name in names)
     (folder / "run.toml").write_text(
         f'schema = "schema.toml"\nlabel = "labels.csv"\nid = "id"\nout = "out"\n'
         f'method = "{method}"\nrounds = {rounds}\ntimeout = 240.0\n[parties]\n{keys}',
@@ -79,7 +80,7 @@ def organisations(folder, *, rows=300, method="admm", noise="none", label="publi
     )
 
 
-def credentials(folder):
+def credentials(folder, names=NAMES):
     """A certificate authority, a server certificate for loopback, and a key pair per party."""
     now = datetime.datetime.now(datetime.UTC)
     day = datetime.timedelta(days=1)
@@ -101,7 +102,7 @@ def credentials(folder):
 
     authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     basic = (x509.BasicConstraints(ca=True, path_length=None), True)
-    names = x509.SubjectAlternativeName(
+    addresses = x509.SubjectAlternativeName(
         [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     )
     ca_id = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
@@ -110,11 +111,11 @@ def credentials(folder):
         certificate("test", authority, "test", authority, basic, (ca_id, False))
     )
     (folder / "server.pem").write_bytes(
-        certificate("localhost", server, "test", authority, (names, False), (by_ca, False))
+        certificate("localhost", server, "test", authority, (addresses, False), (by_ca, False))
     )
     kind = serialization.PrivateFormat
     (folder / "server.key").write_bytes(server.private_bytes(pem, kind.PKCS8, raw))
-    for name in (*NAMES, "stranger"):
+    for name in (*names, "stranger"):
         key = ec.generate_private_key(ec.SECP384R1())
         (folder / f"{name}.key").write_bytes(key.private_bytes(pem, kind.OpenSSH, raw))
         public = key.public_key().public_bytes(
@@ -223,12 +224,13 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def launch(folder, log, *arguments):
+def launch(folder, log, *arguments, environment=None):
     program = "from halfmask.cli import main; main()"
     with (folder / log).open("wb") as file:
         return subprocess.Popen(
             [sys.executable, "-c", program, "vertical", *map(str, arguments)],
             cwd=folder,
+            env={**os.environ, **(environment or {})},
             stdout=subprocess.PIPE if log == "serve.log" else file,
             stderr=file,
             start_new_session=True,
@@ -240,12 +242,13 @@ def serve(folder, port):
     return launch(folder, "serve.log", "serve", "run.toml", *credential, "--port", port, "--json")
 
 
-def join(folder, name, port, file=None, patience=300):
+def join(folder, name, port, file=None, patience=300, environment=None):
     return launch(
         folder,
         f"{name}.log",
         *("join", file or f"{name}.toml", "--server", f"127.0.0.1:{port}", "--ca", "ca.pem"),
         *("--key", f"{name}.key", "--local-port", free_port(), "--patience", patience),
+        environment=environment,
     )
 
 

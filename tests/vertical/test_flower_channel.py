@@ -82,7 +82,13 @@ def said(text):
         (raising, "'b' did not arrive whole"),
         (lambda request: Error(code=1, reason="crashed"), "'b' failed: crashed"),
         (said("its budget does not allow this"), "'b' says: its budget"),
+        (said("\x1b[2Jgone"), r"'b' says: '\\x1b\[2Jgone'"),
         (lambda request: RecordDict({"other": ConfigRecord({})}), "not a message"),
+        (lambda request: RecordDict({"error": ConfigRecord({})}), "'b' sent something that is not"),
+        (
+            lambda request: RecordDict({"head": ConfigRecord({}), "arrays": ArrayRecord({})}),
+            "'b' sent something that is not",
+        ),
         (lambda request: request.reply(arrays={"share": np.ones(3)}), "'b' sent 'share' of shape"),
         (lambda request: request.reply(arrays={"share": np.full(4, np.nan)}), "not finite"),
         (lambda request: request.reply(arrays={"share": np.full(4, 1e200)}), "beyond 1e\\+100"),

@@ -42,8 +42,12 @@ from halfmask.types import Floats
 
 _MAX_WINDOW = 1 << 22
 _CUT = 46.0  # the tilted mass outside the window is at most e^-46, about 1e-20
-_DELTA_RESERVE = 1e-6  # relative reserve on delta for floating point, besides the error of the FFT
+_DELTA_RESERVE = 1e-6  # relative reserve on delta for sums, which are off by at most 1e-9
 _UNIT = 2.0**-53
+_TRANSFORM = 20 * _UNIT  # relative error of an FFT in the 2-norm, per doubling of its size
+_PRODUCT = 2.25 * _UNIT  # relative error of one complex product, at least √5 units
+_DROPPED = 80.0  # where the composed spectrum is at most e^-80 it is set to zero
+_SPARE = 1.01  # for the rounding of the bounds on rounding
 _MAX_STEPS = 1_000_000_000  # beyond, rounding in the power of the spectrum is no longer small
 
 
@@ -109,9 +113,17 @@ class Composition:
 
     def _log_bound(self, theta: float, epsilon: float) -> float:
         """log of a bound on delta(epsilon): sup_x (1 − e^{ε−x})₊ e^{−θ(x−ε)} is θ^θ/(1+θ)^{1+θ}."""
-        peak = theta * math.log(theta) - (1 + theta) * math.log1p(theta)
-        rounding = 8 * _UNIT * self._steps
-        return self._log_moment(theta) - theta * epsilon + peak + rounding
+        return self._log_moment(theta) - theta * epsilon + _log_peak(theta)
+
+    def _rounding(self, theta: float, epsilon: float = 0.0) -> float:
+        """A bound on the rounding error of `_log_bound`."""
+        error = 4 * _UNIT * abs(theta * epsilon) + 4 * _UNIT * (1 + theta) * math.log1p(theta)
+        for index, log_p, count in self._parts:
+            weights = log_p + theta * self._interval * index
+            total = _log_sum_exp(weights)
+            one = _weight_error(log_p, weights, total, np.exp(weights - total))
+            error += count * (one + _UNIT * (80 + 8 * abs(total)))
+        return _SPARE * error
 
     def _chernoff(self, log_delta: float) -> tuple[float, float]:
         """The best epsilon that Chernoff gives at delta, and its tilt: valid, a little loose."""
@@ -123,7 +135,9 @@ class Composition:
         found = minimize_scalar(
             epsilon_at, bounds=(-9.0, 25.0), method="bounded", options={"xatol": 1e-3}
         )
-        return float(found.fun), math.exp(float(found.x))
+        theta = math.exp(float(found.x))
+        spare = self._rounding(theta) + 4 * _UNIT * abs(log_delta)
+        return float(found.fun) + spare / theta, theta
 
     def _window(self, theta: float) -> tuple[int, int]:
         """Grid indices outside of which the tilted composition has mass at most e^-_CUT a side."""
@@ -151,23 +165,21 @@ class Composition:
                 "The privacy loss is spread too widely to be composed on a grid: "
                 "use fewer steps, more noise or a larger delta."
             )
-        spectrum = np.ones(size // 2 + 1, dtype=np.complex128)
-        base = 0.0
-        for index, log_p, count in self._parts:
-            weights = log_p + theta * self._interval * index
-            total = _log_sum_exp(weights)
-            base += count * total
-            wrapped = np.bincount(index % size, np.exp(weights - total), minlength=size)
-            spectrum *= _power(rfft(wrapped), count)
-        # The error of every bin is bounded and added, so that rounding can never hide mass.
-        error = 8 * _UNIT * (self._steps + math.log2(size)) * float(np.abs(spectrum).mean())
-        mass = np.maximum(irfft(spectrum, size), 0.0) + error
+        tau = theta * self._interval
+        parts = [_Tilted.of(index, log_p, count, tau, size) for index, log_p, count in self._parts]
+        mass = _convolved(parts, size)
+        base = math.fsum(part.count * part.total for part in parts)
         grid = low + np.arange(size)
-        losses = grid * self._interval
-        log_untilt = base - theta * losses
+        log_untilt = base - tau * grid
+        sizes = sum(abs(part.count * part.total) for part in parts) + np.abs(tau * grid)
+        raised = 1 + _SPARE * _UNIT * (sizes + np.abs(log_untilt) + 8)
         with np.errstate(over="ignore"):
-            probabilities = mass[grid % size] * np.exp(np.minimum(log_untilt, 700.0))
-        above = math.exp(min(0.0, base - theta * losses[-1] - _CUT))
+            probabilities = raised * mass[grid % size] * np.exp(np.minimum(log_untilt, 700.0))
+        losses = grid * self._interval
+        # Each loss at or above its exact value, so that rounding can only add.
+        losses += 4 * _UNIT * max(abs(float(losses[0])), abs(float(losses[-1])))
+        # The exponents of the window are rounded, too: by far less than one.
+        above = math.exp(min(0.0, float(log_untilt[-1]) - (_CUT - 1)))
         return losses, probabilities, above
 
     def delta(self, epsilon: float) -> float:
@@ -175,9 +187,11 @@ class Composition:
         found = minimize_scalar(
             lambda t: self._log_bound(math.exp(t), epsilon), bounds=(-9.0, 25.0), method="bounded"
         )
-        losses, probabilities, above = self._tail(math.exp(float(found.x)))
+        theta = math.exp(float(found.x))
+        losses, probabilities, above = self._tail(theta)
         inside = _hockey_stick(losses, probabilities, epsilon) if epsilon >= losses[0] else math.inf
-        bound = min(inside * (1 + _DELTA_RESERVE) + above, math.exp(min(0.0, float(found.fun))))
+        chernoff = math.exp(min(0.0, float(found.fun) + self._rounding(theta, epsilon)))
+        bound = min(inside * (1 + _DELTA_RESERVE) + above, chernoff)
         return min(1.0, bound + self._infinity_mass)
 
     def epsilon(self, delta: float) -> float:
@@ -221,14 +235,105 @@ def _crossing(
     return base + math.log((mass[cell] - target) / discounted[cell])
 
 
-def _power(spectrum: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
-    """spectrum**count, where it is not negligible (below e^-80): most of it is, at many steps."""
-    if count == 1:
-        return spectrum
-    kept = np.abs(spectrum) > math.exp(-80.0 / count)
-    powered = np.zeros_like(spectrum)
-    powered[kept] = np.power(spectrum[kept], count)
-    return powered
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Tilted:
+    """One part after tilting: its spectrum, and how far rounding may have moved it."""
+
+    spectrum: NDArray[np.complex128]
+    count: int
+    total: float
+    transform_error: float
+    """Of the whole spectrum, in the 2-norm."""
+    weight_error: float
+    """Of each entry."""
+
+    @classmethod
+    def of(
+        cls, index: NDArray[np.int64], log_p: Floats, count: int, tau: float, size: int
+    ) -> _Tilted:
+        weights = log_p + tau * index
+        total = _log_sum_exp(weights)
+        tilted = np.exp(weights - total)
+        wrapped = np.bincount(index % size, tilted, minlength=size)
+        folds = len(index) // size + 1
+        error = _weight_error(log_p, weights, total, tilted) + _UNIT * folds
+        norm = math.sqrt(size * float(wrapped @ wrapped))
+        return cls(
+            spectrum=rfft(wrapped),
+            count=count,
+            total=total,
+            transform_error=_SPARE * _transform_error(size) * norm,
+            weight_error=_SPARE * error,
+        )
+
+    @property
+    def largest(self) -> Floats:
+        """A bound on the exact spectrum's size at each frequency."""
+        size: Floats = np.abs(self.spectrum)
+        return (1 + 8 * _UNIT) * size + (self.transform_error + self.weight_error)
+
+
+def _convolved(parts: Sequence[_Tilted], size: int) -> Floats:
+    """The composition of all parts on a circle of `size` bins, no bin below its exact mass.
+
+    Where the spectrum z of a part is off by e, its power is off by at most T·e·(|z| + e)^(T−1).
+    The sum of that over all frequencies bounds the error of every bin: by Cauchy and Schwarz for
+    the transform, whose error is known in the 2-norm. Guarantee: docs/proofs/composition.md, 5.
+    """
+    bounds = [part.largest for part in parts]
+    log_size = np.zeros(size // 2 + 1)
+    for part, largest in zip(parts, bounds, strict=True):
+        log_size += part.count * np.log(largest)
+    kept = log_size > -_DROPPED
+    spectrum = np.ones(int(kept.sum()), dtype=np.complex128)
+    composed = np.exp(log_size[kept])
+    # Sums over the half that is stored count at most for half of the whole.
+    error = 2 * _PRODUCT * (sum(part.count for part in parts) + len(parts)) * composed.sum()
+    for part, largest in zip(parts, bounds, strict=True):
+        spectrum *= _power(part.spectrum[kept], part.count)
+        moved = part.count * (composed / largest[kept])
+        error += math.sqrt(2) * part.transform_error * float(np.linalg.norm(moved))
+        error += 2 * part.weight_error * float(moved.sum())
+    back = _transform_error(size) * math.sqrt(2 / size) * float(np.linalg.norm(composed))
+    whole = np.zeros(size // 2 + 1, dtype=np.complex128)
+    whole[kept] = spectrum
+    reserve = _SPARE * (error / size + back + math.exp(-_DROPPED))
+    mass: Floats = np.maximum(irfft(whole, size), 0.0) + reserve
+    return mass
+
+
+def _power(base: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
+    """base**count by products alone, whose rounding is known."""
+    power: NDArray[np.complex128] | None = None
+    while True:
+        if count & 1:
+            power = base if power is None else power * base
+        count >>= 1
+        if not count:
+            assert power is not None
+            return power
+        base = base * base
+
+
+def _transform_error(size: int) -> float:
+    """The relative error of an FFT of `size` points in the 2-norm."""
+    rest = size
+    for radix in (2, 3, 5):
+        while rest % radix == 0:
+            rest //= radix
+    if rest != 1:
+        raise AccountingError(f"The rounding of an FFT of {size} points is not known.")
+    return _TRANSFORM * math.log2(max(size, 2))
+
+
+def _weight_error(log_p: Floats, weights: Floats, total: float, tilted: Floats) -> float:
+    """By how much rounding moves the tilted probabilities, all together."""
+    sizes = 5 * np.abs(log_p) + 2 * np.abs(weights) + np.abs(weights - total)
+    return _UNIT * (float(tilted @ sizes) + 4)
+
+
+def _log_peak(theta: float) -> float:
+    return theta * math.log(theta) - (1 + theta) * math.log1p(theta)
 
 
 def _log_sum_exp(values: NDArray[np.float64]) -> float:

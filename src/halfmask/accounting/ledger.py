@@ -748,11 +748,11 @@ class Ledger(BudgetLedger):
     ) -> Ledger:
         """The ledger at `path`, whose budget must be the one named, or a new one."""
         file = resolved(path)
-        if not file.exists() or left_unfinished(file):
+        if not os.path.exists(file) or left_unfinished(file):
             try:
                 return cls.create(path, epsilon=epsilon, delta=delta, relation=relation)
             except LedgerError:
-                if not file.exists() or left_unfinished(file):
+                if not os.path.exists(file) or left_unfinished(file):
                     raise  # otherwise another process was faster
         ledger = cls.open(path)
         if (ledger.epsilon, ledger.delta, ledger.relation) != (epsilon, delta, relation):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import os
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
+from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO, TypeVar
 
@@ -286,3 +288,20 @@ def after_this() -> Iterator[None]:
         _asked.waits -= 1
     if _asked.now and not _asked.waits:
         raise KeyboardInterrupt
+
+
+def keep_others_out(folder: Path, work: str, elsewhere: str) -> None:
+    """No second `work` in this folder until the command ends, however it ends."""
+    from halfmask.errors import InputError
+
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    click.get_current_context().call_on_close(lambda: os.close(fd))
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(
+            f"Another {work} is at work in {str(folder)!r}: wait for its end, or name another "
+            f"folder {elsewhere}. Nothing was charged."
+        ) from None
+    except OSError:
+        return  # a file system without locks: the ledger itself still lets nobody overspend

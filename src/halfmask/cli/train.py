@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import textwrap
 import time
@@ -21,7 +19,7 @@ from halfmask.cli.options import (
     training_options,
     training_rows,
 )
-from halfmask.cli.output import after_this, emit, json_option, note
+from halfmask.cli.output import after_this, emit, json_option, keep_others_out, note
 
 CHECKPOINT, RUN = "checkpoint.npz", ".run"
 
@@ -176,7 +174,7 @@ def _ledger(
     fresh = not out.exists()
     ledger = None
     out.mkdir(parents=True, exist_ok=True)
-    _keep_others_out(out)
+    keep_others_out(out, "training", "with --out")
     try:
         if ledger_file is not None:
             ledger = Ledger.open(ledger_file)
@@ -195,23 +193,6 @@ def _ledger(
             if fresh and not any(out.iterdir()):  # what is spent stands in the data set's ledger
                 out.rmdir()
         raise
-
-
-def _keep_others_out(out: Path) -> None:
-    """No second training in this folder until the command ends, however it ends."""
-    from halfmask.errors import InputError
-
-    fd = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    click.get_current_context().call_on_close(lambda: os.close(fd))
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise InputError(
-            f"Another training is at work in {str(out)!r}: wait for its end, or name another "
-            "folder with --out. Nothing was charged."
-        ) from None
-    except OSError:
-        return  # a file system without locks: the ledger itself still lets nobody overspend
 
 
 def _save(model: Model, out: Path) -> None:

@@ -25,7 +25,7 @@ import click
 
 from halfmask.accounting.budget import printed
 from halfmask.cli.options import PATH, RELATION, settings_options
-from halfmask.cli.output import emit, grid, json_option, note
+from halfmask.cli.output import emit, grid, json_option, keep_others_out, note
 from halfmask.errors import HalfmaskError, InputError
 
 if TYPE_CHECKING:
@@ -518,6 +518,7 @@ def coordinated(run_file: Path, run: RunFile, at: Link, query: Path | None = Non
     host, port, ca = at.host, at.port, at.ca
     home = run.out / "flower"
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keep_others_out(run.out, "coordinator", "as out in the run file")
     for stale in (wanted, "error.json"):
         (run.out / stale).unlink(missing_ok=True)
     _write_app(home, host, port, ca)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import csv
 import io
+import os
 import re
 import tempfile
 from collections import Counter
@@ -232,7 +233,7 @@ def _opened_parquet(file: Path) -> Iterator[_ParquetRows]:
 def open_rows(path: str | Path) -> Iterator[FileRows]:
     """The rows of a file or folder (see `read_frame`) that may be larger than memory."""
     file = at_hand(path)
-    if file.is_dir():
+    if os.path.isdir(file):  # unlike Path's, false where the name is too long for one
         rows_of_all = _FolderRows(file)
         try:
             yield rows_of_all
@@ -245,7 +246,7 @@ def open_rows(path: str | Path) -> Iterator[FileRows]:
             _check_rows(found.num_rows, str(file))
             yield found
         return
-    if not file.is_file() or file.stat().st_size < _LARGE_CSV:
+    if not os.path.isfile(file) or file.stat().st_size < _LARGE_CSV:
         yield _HeldRows(read_frame(file))
         return
     with tempfile.TemporaryFile() as store:
@@ -288,7 +289,7 @@ def read_frame(path: str | Path) -> pa.Table:
     input.
     """
     file = at_hand(path)
-    if file.is_dir():
+    if os.path.isdir(file):  # unlike Path's, false where the name is too long for one
         with open_rows(file) as rows:
             return rows.columns(rows.column_names)
     try:

@@ -145,16 +145,24 @@ class FlowerChannel:
 
 def _opened(envelope: Envelope, name: str) -> Message:
     if not envelope.has_content():
-        raise PartyError(f"Party {name!r} failed: {envelope.error.reason}.")
-    if "error" in envelope.content:
-        record: Any = envelope.content["error"]
-        raise PartyError(f"Party {name!r} says: {record['text']}")
+        raise PartyError(f"Party {name!r} failed: {_shown(envelope.error.reason)}.")
     try:
+        if "error" in envelope.content:
+            record: Any = envelope.content["error"]
+            raise PartyError(f"Party {name!r} says: {_shown(record['text'])}")
         return from_record(envelope.content)
-    except (KeyError, TypeError, ValueError) as error:
+    except PartyError:
+        raise
+    except Exception as error:  # the bytes of an array may be anything
         raise PartyError(
             f"Party {name!r} sent something that is not a message ({type(error).__name__})."
         ) from error
+
+
+def _shown(text: object) -> str:
+    """Another side's words, cut to a line, without what a terminal would obey."""
+    words = str(text)[:200]
+    return words if words.isprintable() else repr(words)
 
 
 def find_parties(grid: Grid, expected: Collection[str], timeout: float) -> dict[str, int]:

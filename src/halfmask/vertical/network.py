@@ -193,7 +193,7 @@ def _check_settings(
 
 def _settings(cls: type[Any], path: str | Path) -> dict[str, Any]:
     file = Path(path)
-    if file.exists() and not file.is_file():
+    if os.path.exists(file) and not os.path.isfile(file):
         raise InputError(f"{file} is not a regular file, which is read again for every message.")
     given = read_toml(file)
     kinds = {item.name: str(item.type) for item in fields(cls)}

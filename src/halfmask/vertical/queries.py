@@ -212,9 +212,11 @@ def _checked(kind: type[VerticalModel], told: dict[str, Any]) -> VerticalModel:
     for name in words:
         model_folder.field(told, name, str)
     weights = model_folder.field(told, "weights", dict)
-    if not weights or not all(isinstance(w, int | float) for w in weights.values()):
+    if not weights or not all(type(weight) in (int, float) for weight in weights.values()):
         damaged("its weights")
-    model_folder.field(told, "intercept", int, float)
+    # JSON's whole numbers have no end; what is no float is no weight.
+    told["weights"] = {name: float(weight) for name, weight in weights.items()}
+    told["intercept"] = float(model_folder.field(told, "intercept", int, float))
     model_folder.field(told, "privacy", dict)
     model_folder.field(told, "details", dict)
     if told.get("classes") is None:

@@ -61,7 +61,13 @@ class RoundStore:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise DataError(
+                f"The party's folder {self.folder} cannot be made: {error.strerror}. Name another "
+                "one as state."
+            ) from None
         self._file = self.folder / "party.npz"
         self._next = self.folder / "party.next.npz"
 
