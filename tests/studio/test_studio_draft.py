@@ -334,6 +334,23 @@ def test_a_ledger_that_is_just_created_is_not_there_yet(tmp_path: Path) -> None:
         assert studio.get("api/price?epsilon=1&delta=1e-6")["ledger"] is None
 
 
+def imagined(count: int, half: int, weight: float, roles: str) -> tuple[Label, tuple[Column, ...]]:
+    """A table of that many columns under one of the four sets of roles."""
+    private = {"all": count, "half": half, "features": half, "label": 0}[roles]
+    label = Label("y", "public" if roles == "features" else "private", classes=("a", "b"))
+    levels = max(2, round(2 ** (4 * weight)) - 2)
+    columns = tuple(
+        Column(
+            f"c{place}",
+            "private" if place < private else "public",
+            "category",
+            categories=tuple(f"{level}" for level in range(levels)),
+        )
+        for place in range(count)
+    )
+    return label, columns
+
+
 def test_the_band_holds_most_of_what_was_measured() -> None:
     """Nearly all measured cases lie within the band that is drawn for a table like theirs."""
     from halfmask.accounting.budget import Budget
@@ -343,7 +360,7 @@ def test_the_band_holds_most_of_what_was_measured() -> None:
     inside = []
     for (table, roles), values in KEPT.items():
         facts = TABLES[table]
-        label, columns = price._imagined(facts.columns, facts.private, facts.weight, roles)
+        label, columns = imagined(facts.columns, facts.private, facts.weight, roles)
         for epsilon, value in zip(EPSILONS, values, strict=True):
             strength = facts.rows * Budget(epsilon=epsilon, delta=DELTA).mu
             low, _, high = price.kept(label, columns, strength)
@@ -363,7 +380,7 @@ def test_the_line_agrees_with_the_means_of_all_tables() -> None:
             mu = Budget(epsilon=epsilon, delta=DELTA).mu
             expected = [
                 price.kept(
-                    *price._imagined(facts.columns, facts.private, facts.weight, roles),
+                    *imagined(facts.columns, facts.private, facts.weight, roles),
                     facts.rows * mu,
                 )[1]
                 for facts in TABLES.values()

@@ -395,26 +395,30 @@ def _distinct_edges(values: np.ndarray, bins: int) -> np.ndarray:
     del ranks
     last = np.flatnonzero(np.append(apart, True))
     counts = np.diff(np.cumsum(counts)[last], prepend=0)
-    edges: list[float] = []
+    ends = even_parts(counts, bins)
+    value, following = values[first[last[ends]]], values[first[last[ends] + 1]]
+    return np.unique(following / 2 + value / 2)
 
-    def above(place: int) -> float:
-        """The middle between the last value of a group and the next one."""
-        value, following = values[first[last[place]]], values[first[last[place] + 1]]
-        return float(following / 2 + value / 2)
 
-    rest, held = len(values), 0
-    for place in range(len(last) - 1):
-        left = bins - len(edges)
+def even_parts(counts: np.ndarray, most: int) -> np.ndarray:
+    """The last place of each part but the final one, of at most `most` parts of `counts` in order.
+
+    A place that fills a part has its own, the rest share evenly.
+    """
+    ends: list[int] = []
+    rest, held = float(counts.sum()), 0.0
+    for place, count in enumerate(counts[:-1].tolist()):
+        left = most - len(ends)
         if left == 1:
             break
-        if held >= 0.3 * rest / left and counts[place] >= rest / left:
-            edges.append(above(place - 1))
-            rest, held = rest - held, 0
-        held += int(counts[place])
-        if held >= rest / max(bins - len(edges), 1):
-            edges.append(above(place))
-            rest, held = rest - held, 0
-    return np.unique(np.array(edges))
+        if held >= 0.3 * rest / left and count >= rest / left:
+            ends.append(place - 1)
+            rest, held = rest - held, 0.0
+        held += count
+        if held >= rest / max(most - len(ends), 1):
+            ends.append(place)
+            rest, held = rest - held, 0.0
+    return np.unique(np.array(ends, dtype=np.intp))
 
 
 def grid_from_json(data: dict[str, Any]) -> Grid | Levels:

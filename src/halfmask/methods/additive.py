@@ -56,7 +56,7 @@ STEPS = 40
 # μ·rows is this many times the number of columns for each spread. Errors in the comparison, where
 # noise matters less than bias, are cut so many times as far.
 _CUT, _FARTHEST, _TAILS, _FOR_TAILS = 1.2, 3.0, 0.365, 170.0
-_ERROR = 2.0
+_ERROR = 1.6
 _FOLDS = 5
 # What the comparison's sums get: errors, errors by score, scores, their squares, four curvatures.
 _COMPARISON = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
@@ -123,8 +123,8 @@ class AdditivePlan:
 
         The base rate alone costs a model (1/(μ·rows))² over its share, in parts of what can be
         explained: its share keeps that below about 0.001, and 0.003 where a class is rare. Where
-        (μ·rows)² is below 20,000, noise is louder than anything columns could add, and the base
-        rate is all that is released. The
+        (μ·rows)² is below 20,000 (40,000 for a number, whose range has to be found first), noise is
+        louder than anything columns could add, and the base rate is all that is released. The
         comparison's share makes the slope of the score known to about a quarter. Public sums are
         released several times where noise is louder than sampling: the first finds which columns
         tell, the next ones listen to those. Pairs of columns are for two classes and numbers
@@ -133,7 +133,7 @@ class AdditivePlan:
         """
         strength = (mu * rows) ** 2
         base = min(max(16_000 / strength, 0.02), 0.25) if label_private else 0.0
-        if label_private and strength < 20_000:
+        if label_private and strength < (40_000 if number else 20_000):
             spread = 0.4 if number else 0.0
             return cls(base=1 - spread, spread=spread, steps=0)
         comparison = min(max(45_000 / strength, 0.03), 0.2)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halfmask.data.encoding import even_parts
 from halfmask.table import CodedColumn
 from halfmask.types import Floats
 
@@ -235,8 +236,9 @@ def _merged(counts: Floats, noise_std: float, rows: float) -> NDArray[np.intp]:
     if noise_std == 0:
         if levels <= _MOST_EXACT:
             return np.arange(levels)
-        ranks = (np.cumsum(counts) - counts / 2) / max(float(counts.sum()), 1e-300)
-        return np.unique((_MOST_EXACT * ranks).astype(np.intp), return_inverse=True)[1]
+        starts = np.zeros(levels, dtype=np.intp)
+        starts[even_parts(counts, _MOST_EXACT) + 1] = 1
+        return np.cumsum(starts)
     total = np.concatenate([[0.0], np.cumsum(counts)])
     cells: list[tuple[int, int]] = []
 

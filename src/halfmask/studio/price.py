@@ -141,23 +141,6 @@ def _point(epsilon: float, ends: tuple[float, float, float]) -> dict[str, float]
     return {"epsilon": epsilon, "low": low, "middle": middle, "high": high}
 
 
-def _imagined(count: int, half: int, weight: float, roles: str) -> tuple[Label, tuple[Column, ...]]:
-    """A table of that many columns under one of the four sets of roles."""
-    private = {"all": count, "half": half, "features": half, "label": 0}[roles]
-    label = Label("y", "public" if roles == "features" else "private", classes=("a", "b"))
-    levels = max(2, round(2 ** (4 * weight)) - 2)
-    columns = tuple(
-        Column(
-            f"c{place}",
-            "private" if place < private else "public",
-            "category",
-            categories=tuple(f"{level}" for level in range(levels)),
-        )
-        for place in range(count)
-    )
-    return label, columns
-
-
 def nearest(label: Label, columns: Sequence[Column]) -> str:
     """Which of the measured sets of roles is most like these."""
     private = sum(column.role == "private" for column in columns)
