@@ -203,7 +203,7 @@ def test_without_a_seed_no_generator_state_is_stored(tmp_path: Path) -> None:
     path = tmp_path / "run.npz"
     train_privately(network(), rows(), config(), budget(None), checkpoint=Checkpoint(path, every=3))
     with np.load(path, allow_pickle=False) as stored:
-        state = json.loads(str(stored["state"]))
+        state = json.loads(str(stored["head"]))
     assert set(state) == {"step", "counted", "settings"}
     assert set(state["settings"]) == {
         "steps",
