@@ -22,12 +22,7 @@ from scipy import sparse
 from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, ShareNoiseName, Update
 from halfmask.vertical.fdml import FdmlConfig
 from halfmask.vertical.files import PartyColumns, VerticalTable
-from halfmask.vertical.simulation import (
-    Simulation,
-    simulate_admm,
-    simulate_experts,
-    simulate_fdml,
-)
+from halfmask.vertical.simulation import Simulation, simulate_admm, simulate_experts, simulate_fdml
 from halfmask_lab.loaders import load_a9a
 from halfmask_lab.results import Progress, result_row, silent
 from halfmask_lab.vertical_runs import choose_rho, choose_step_size, draw, repeated, test_loss

@@ -11,14 +11,7 @@ from typing import Any
 
 from halfmask.datasets import adult_roles, adult_tables, all_private, load_adult
 from halfmask.table import Table
-from halfmask_lab.results import (
-    Progress,
-    accuracy,
-    accuracy_figure,
-    models,
-    result_row,
-    silent,
-)
+from halfmask_lab.results import Progress, accuracy, accuracy_figure, models, result_row, silent
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0)
 PUBLISHED_AT_A_TENTH = {"DP-GD": 0.809, "DP-SGD": 0.804, "AMP": 0.793}

@@ -22,12 +22,7 @@ from halfmask.errors import DataError
 from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, Update
 from halfmask.vertical.fdml import FdmlConfig
 from halfmask.vertical.files import PartyColumns, VerticalTable
-from halfmask.vertical.simulation import (
-    Simulation,
-    simulate_admm,
-    simulate_experts,
-    simulate_fdml,
-)
+from halfmask.vertical.simulation import Simulation, simulate_admm, simulate_experts, simulate_fdml
 from halfmask_lab.a9a import RHO, RHOS, STRENGTH, baselines
 from halfmask_lab.loaders import load_gisette, load_gisette_rebuilt
 from halfmask_lab.results import Progress, result_row, silent

@@ -14,12 +14,7 @@ from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, Update
 from halfmask.vertical.block import Block
 from halfmask.vertical.fdml import FdmlConfig
 from halfmask.vertical.files import VerticalTable
-from halfmask.vertical.simulation import (
-    Simulation,
-    SimulationBudget,
-    simulate_admm,
-    simulate_fdml,
-)
+from halfmask.vertical.simulation import Simulation, SimulationBudget, simulate_admm, simulate_fdml
 
 Curves = Mapping[str, Sequence[Mapping[str, float]]]
 

@@ -13,15 +13,7 @@ import numpy as np
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import (
-    RATE,
-    STANDSTILL,
-    STEPS,
-    fit_game,
-    fit_of,
-    one_row,
-    sampled_fit,
-)
+from halfmask.audit.games import RATE, STANDSTILL, STEPS, fit_game, fit_of, one_row, sampled_fit
 from halfmask.mechanisms.release import Releaser
 from halfmask.table import Table
 

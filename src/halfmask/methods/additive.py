@@ -25,12 +25,7 @@ from halfmask.data.products import BLOCK, CodeSums
 from halfmask.data.units import unit_weights
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import ALONE, Shards, own_place, total_of
-from halfmask.methods.additive_descent import (
-    Descent,
-    PrivatePart,
-    Stage,
-    bounded_weight,
-)
+from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, bounded_weight
 from halfmask.methods.additive_pairs import RELEASES, PairSearch, PairsPart, PairWeights, pair_count
 from halfmask.methods.covered import covered_classes, covered_numbers
 from halfmask.methods.free_model import (

@@ -16,15 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from halfmask.data.products import (
-    CodedRows,
-    RowMatrix,
-    Rows,
-    block,
-    crossed,
-    in_order,
-    parts_of,
-)
+from halfmask.data.products import CodedRows, RowMatrix, Rows, block, crossed, in_order, parts_of
 from halfmask.errors import InputError
 from halfmask.features import PublicPCA
 from halfmask.mechanisms.release import Sensitivity
