@@ -244,12 +244,12 @@ def test_a_leak_in_a_reply_would_be_seen(tmp_path: Path, monkeypatch: pytest.Mon
 
     def leaking(self: NetworkParty, request: Any) -> Any:
         reply = real(self, request)
-        return request.reply(
-            reply.arrays, {**reply.values, "size": float(self._columns.train.sum())}
-        )
+        rows = self._columns.train
+        size = float(np.sum(rows @ np.arange(1.0, 1 + rows.shape[1])))
+        return request.reply(reply.arrays, {**reply.values, "size": size})
 
+    monkeypatch.setattr(NetworkParty, "answer", leaking)
     told = Doors()
     first = run_parties(tmp_path / "first", "experts", told, monkeypatch, None)
-    monkeypatch.setattr(NetworkParty, "answer", leaking)
     second = run_parties(tmp_path / "second", "experts", Doors(told.made), monkeypatch, "bank")
     assert first[0] != second[0]
