@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from halfmask.audit.neighbours import CONTAINERS, FAMILIES, STRANGE, _held, _made, _neighbours
@@ -232,6 +232,7 @@ def test_the_text_of_a_value_does_not_depend_on_its_column(cell: Any, beside: An
 
 
 @given(st.integers(-(10**20), 10**20))
+@example(-62_167_219_200_000_000_001)
 def test_moments_survive_their_text(count: int) -> None:
     assert moment(moment_text(count)) == count
 

@@ -210,7 +210,9 @@ def _day_text(days: int) -> str:
     place = (5 * of_year + 2) // 153
     month = place + 3 if place < 10 else place - 9
     day = of_year - (153 * place + 2) // 5 + 1
-    return f"{year + era * 400 + (month <= 2):04}-{month:02}-{day:02}"
+    year += era * 400 + (month <= 2)
+    # Four digits besides the sign of a year before 0.
+    return f"{year:0{4 + (year < 0)}}-{month:02}-{day:02}"
 
 
 def sameness(text: str) -> Sameness | None:
