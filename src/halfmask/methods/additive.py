@@ -62,6 +62,8 @@ _STEEPEST = 1.5
 _SHIFT = 0.15
 # By how much of a spread errors that are cut may typically move the mean of a number.
 _OFF_BY_CUT = 0.1
+# A window that holds a smaller part of the rows than this was found by chance.
+_MOST_ROWS = 0.7
 # The window of a number's mean is widened until the mean's noise is this part of a spread.
 _MEAN_NOISE = 0.1
 # So many standard deviations of its noise a tail of the label's histogram, or a part, stands out.
@@ -129,7 +131,7 @@ class AdditivePlan:
         strength = (mu * rows) ** 2
         base = min(max(16_000 / strength, 0.02), 0.25) if label_private else 0.0
         if label_private and strength < (40_000 if number else 20_000):
-            spread = 0.4 if number else 0.0
+            spread = 0.2 if number else 0.0
             return cls(base=1 - spread, spread=spread, steps=0)
         comparison = min(max(45_000 / strength, 0.03), 0.2)
         spread = 0.05 if number and label_private else 0.0
@@ -676,9 +678,10 @@ class AdditiveRun:
         noisy = self._spread_stage.release(counts.astype(np.float64), moves)
         noise = self._spread_stage.noise(moves)
         first, last = _seen(noisy, noise)
+        found = noisy[first : last + 1].sum()
         noisy = np.where(noisy < 2 * noise, 0.0, noisy)
         noisy[:first] = noisy[last + 1 :] = 0.0
-        if first > last or noisy.sum() <= 0:
+        if found < _MOST_ROWS * self._n or noisy.sum() <= 0:
             return whole, 0.5
         window = (float(LABEL_EDGES[first]), float(LABEL_EDGES[last + 1]))
         shares, middles = noisy / noisy.sum(), (LABEL_EDGES[1:] + LABEL_EDGES[:-1]) / 2
