@@ -236,9 +236,9 @@ def _merged(counts: Floats, noise_std: float, rows: float) -> NDArray[np.intp]:
     if noise_std == 0:
         if levels <= _MOST_EXACT:
             return np.arange(levels)
-        starts = np.zeros(levels, dtype=np.intp)
-        starts[even_parts(counts, _MOST_EXACT) + 1] = 1
-        return np.cumsum(starts)
+        begins = np.zeros(levels, dtype=np.intp)
+        begins[even_parts(counts, _MOST_EXACT) + 1] = 1
+        return np.cumsum(begins)
     total = np.concatenate([[0.0], np.cumsum(counts)])
     cells: list[tuple[int, int]] = []
 
