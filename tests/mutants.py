@@ -1,12 +1,12 @@
-"""Mutation score: small faults are put into the code of the guarantees, and tests have to see them.
+"""Mutation score: small faults are put into the code of the guarantees; tests have to see them.
 
-    PYTHONPATH=tests python -m mutants --count 200 --seed 0 [--file accounting/gaussian.py] [--line N]
+    PYTHONPATH=tests python -m mutants --count 200 --seed 0 [--file accounting/gaussian.py]
 
 Each mutant changes one place: a comparison, a sign, a constant, `min` for `max`, a check left out.
 One process loads the code and its tests once. A first child runs every test, which has to pass, and
-notes its seconds and the functions it enters. Then each mutant is put into a child of its own, where
-the quick tests that enter its function run, the quickest first, until one fails; the unchanged file
-that is put in the same way has to pass. Survivors are printed with their place;
+notes its seconds and the functions it enters. Then each mutant is put into a child of its own, in
+which the quick tests that enter its function run, the quickest first, until one fails; the unchanged
+file that is put in the same way has to pass. Survivors are printed with their place;
 docs/reliability.md says of each why it survives.
 """
 
@@ -86,9 +86,9 @@ SENSITIVITY: dict[str, tuple[str, ...]] = {
                                "AdmmParty._bound", "AdmmParty._open_series"),
 }  # fmt: skip
 """The parts of a file that bound how far a release moves, where a file has others too."""
-QUICK = 1.0
+QUICK = 0.6
 """Seconds of a core: tests that take longer on sound code are left out."""
-ENOUGH = 8.0
+ENOUGH = 5.0
 """Seconds of a core that sound code takes for the tests of one mutant: slower ones are left out."""
 EXAMPLES = 10
 """Examples of a property, at most; the same ones for every mutant."""
@@ -309,14 +309,15 @@ def _sound(session: Any, out: Path) -> None:
 
     signal.signal(signal.SIGVTALRM, stop)
     threading.settrace(note)
-    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    written = time.monotonic()
     items = [item for item in session.items if item.nodeid not in found]
     for item, after in zip(items, [*items[1:], None][: len(items)], strict=True):
         entered.clear()
         watch.failed = watch.skipped = False
         before = _spent()
         sys.settrace(note)
-        signal.setitimer(signal.ITIMER_VIRTUAL, 2 * QUICK)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 1.5 * QUICK)
         try:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
         except _TooSlow:
@@ -330,7 +331,9 @@ def _sound(session: Any, out: Path) -> None:
         found[item.nodeid] = [
             99.0 if watch.skipped else seconds, sorted({f"{p}:{q}" for p, q in entered})
         ]  # fmt: skip
-    out.write_text(json.dumps(found), encoding="utf-8")
+        if time.monotonic() - written > 20 or after is None:
+            out.write_text(json.dumps(found), encoding="utf-8")
+            written = time.monotonic()
 
 
 def _ended(child: int, seconds: float) -> int | None:
@@ -408,6 +411,8 @@ def main() -> int:
         session = _session(files, Path(folder) / "tests")
         _fewer_examples(session)
         out = asked.sound or Path(folder) / "sound.json"
+        if not out.exists():
+            out.write_text("{}", encoding="utf-8")
         child = os.fork()
         if not child:
             try:
