@@ -3,11 +3,11 @@
     PYTHONPATH=tests python -m mutants --count 200 --seed 0 [--file accounting/gaussian.py]
 
 Each mutant changes one place: a comparison, a sign, a constant, `min` for `max`, a check left out.
-One process loads the code and its tests once. A first child runs every test, which has to pass, and
-notes its seconds and the functions it enters. Then each mutant is put into a child of its own, in
-which the quick tests that enter its function run, the quickest first, until one fails; the unchanged
-file that is put in the same way has to pass. Survivors are printed with their place;
-docs/reliability.md says of each why it survives.
+One file of tests after the other is loaded, the quick ones first. Its tests run on sound code and
+have to pass there; noted are their seconds and the functions they enter. Then each mutant that is
+still alive is put into a child of its own, in which the tests that enter its function run, the
+quickest first, until one fails; the unchanged file that is put in the same way has to pass.
+Survivors are printed with their place; docs/reliability.md says of each why it survives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import argparse
 import ast
 import copy
 import importlib
-import inspect
 import json
 import os
 import random
@@ -36,37 +35,44 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "halfmask"
-_ACCOUNTING = ("accounting/test_pairs.py", "accounting/test_calibrate.py",
-               "accounting/test_budget.py", "accounting/test_accountant.py")  # fmt: skip
-_LEDGER = ("accounting/test_ledger.py", "accounting/test_ledger_tampering.py",
-           "accounting/test_ledger_crashes.py")  # fmt: skip
-_MECHANISMS = ("mechanisms/test_release.py", "mechanisms/test_noise.py",
-               "mechanisms/test_clipping_and_sampling.py",
-               "mechanisms/test_ziggurat.py")  # fmt: skip
-_DESCENT = ("methods/test_gd.py", "audit/test_replay.py")
+_ACCOUNTING = ("accounting/accountant.py", "accounting/gaussian.py", "accounting/calibrate.py",
+               "accounting/budget.py", "accounting/events.py")  # fmt: skip
+_LEDGER = ("accounting/ledger.py", "accounting/events.py", "storage.py")
+_MECHANISMS = ("mechanisms/release.py", "mechanisms/noise.py", "mechanisms/clipping.py",
+               "mechanisms/shards.py")  # fmt: skip
 TESTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        ("accounting/accountant.py", "accounting/gaussian.py", "accounting/calibrate.py",
-         "accounting/budget.py"), _ACCOUNTING),
-    "accounting/events.py": (*_ACCOUNTING, *_LEDGER),
-    "accounting/ledger.py": _LEDGER,
-    "storage.py": _LEDGER,
-    "mechanisms/noise.py": _MECHANISMS,
-    "mechanisms/clipping.py": (*_MECHANISMS, *_DESCENT),
-    "mechanisms/release.py": _MECHANISMS,
-    "mechanisms/shards.py": (*_MECHANISMS, *_DESCENT),
-    "data/encoding.py": ("test_table.py", "data/test_codes.py", "data/test_cells.py"),
-    "methods/gd.py": _DESCENT,
-    "methods/moments.py": ("methods/test_moment_sensitivity.py", "methods/test_one_shot.py"),
-    "methods/additive_descent.py": ("methods/test_additive.py",),
-    "methods/additive.py": ("methods/test_additive.py",),
-    "methods/additive_classes.py": ("methods/test_additive_classes.py",),
-    "methods/smooth_codes.py": ("methods/test_additive_classes.py", "methods/test_additive.py"),
-    "methods/label_span.py": ("methods/test_label_span.py", "audit/test_replay.py"),
-    "vertical/experts.py": ("vertical/test_aggregate.py",),
-    "vertical/admm_party.py": ("vertical/test_sensitivity.py", "vertical/test_admm.py"),
+    "accounting/test_accountant_parts.py": _ACCOUNTING,
+    "mechanisms/test_release_parts.py": _MECHANISMS,
+    "data/test_encoding_parts.py": ("data/encoding.py",),
+    "mechanisms/test_clipping_and_sampling.py": _MECHANISMS,
+    "mechanisms/test_release.py": _MECHANISMS,
+    "mechanisms/test_noise.py": _MECHANISMS,
+    "mechanisms/test_ziggurat.py": _MECHANISMS,
+    "vertical/test_aggregate.py": ("vertical/experts.py",),
+    "vertical/test_sensitivity.py": ("vertical/admm_party.py",),
+    "methods/test_moment_sensitivity.py": ("methods/moments.py",),
+    "accounting/test_ledger_tampering.py": _LEDGER,
+    "accounting/test_ledger.py": _LEDGER,
+    "accounting/test_ledger_crashes.py": _LEDGER,
+    "accounting/test_budget.py": _ACCOUNTING,
+    "test_table.py": ("data/encoding.py",),
+    "data/test_cells.py": ("data/encoding.py",),
+    "data/test_codes.py": ("data/encoding.py",),
+    "data/test_derived.py": ("data/encoding.py",),
+    "methods/test_gd.py": ("methods/gd.py", "mechanisms/clipping.py"),
+    "methods/test_additive_classes.py": ("methods/additive_classes.py", "methods/smooth_codes.py"),
+    "methods/test_additive.py": (
+        "methods/additive.py", "methods/additive_descent.py", "methods/smooth_codes.py"),
+    "methods/test_label_span.py": ("methods/label_span.py",),
+    "vertical/test_admm.py": ("vertical/admm_party.py",),
+    "methods/test_one_shot.py": ("methods/moments.py",),
+    "accounting/test_pairs.py": _ACCOUNTING,
+    "accounting/test_calibrate.py": _ACCOUNTING,
+    "accounting/test_accountant.py": _ACCOUNTING,
+    "audit/test_replay.py": ("methods/gd.py", "methods/label_span.py", "mechanisms/release.py"),
 }  # fmt: skip
-"""The tests of each file."""
+"""Which files each file of tests is about, the quick ones first."""
+FILES = sorted({own for each in TESTS.values() for own in each})
 SENSITIVITY: dict[str, tuple[str, ...]] = {
     "methods/gd.py": ("DescentBounds", "whole_gradient", "label_statistic", "BlockMoves",
                       "spectral_norm", "slope_bound", "_bounded", "weighed_by_unit",
@@ -89,7 +95,7 @@ SENSITIVITY: dict[str, tuple[str, ...]] = {
 QUICK = 0.6
 """Seconds of a core: tests that take longer on sound code are left out."""
 ENOUGH = 5.0
-"""Seconds of a core that sound code takes for the tests of one mutant: slower ones are left out."""
+"""Seconds of a core that sound code takes for a file's tests of one mutant: others are left out."""
 EXAMPLES = 10
 """Examples of a property, at most; the same ones for every mutant."""
 
@@ -262,14 +268,14 @@ class _Watch:
             os._exit(1)
 
 
-def _session(files: list[str], folder: Path) -> Any:
-    """pytest with all tests of these files collected and none run."""
+def _session(name: str, folder: Path) -> Any:
+    """pytest with all tests of a file collected and none run."""
     from _pytest.config import _prepareconfig
     from _pytest.main import Session
 
     words = ["-s", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist",
              "--rootdir", str(ROOT), "--basetemp", str(folder)]  # fmt: skip
-    config = _prepareconfig([*words, *(str(ROOT / "tests" / each) for each in files)])
+    config = _prepareconfig([*words, str(ROOT / "tests" / name)])
     config._do_configure()
     session = Session.from_config(config)
     config.hook.pytest_sessionstart(session=session)
@@ -292,27 +298,28 @@ class _TooSlow(BaseException):
     pass
 
 
-def _sound(session: Any, out: Path) -> None:
-    """Run each test on sound code: note its seconds, and the functions of the package it enters."""
+Sound = dict[str, tuple[float, list[str]]]
+
+
+def _sound(session: Any) -> Sound:
+    """Run each test on sound code: its seconds, and the functions of the package it enters."""
     watch = _Watch(ends=False)
     session.config.pluginmanager.register(watch)
-    entered: set[tuple[str, str]] = set()
+    entered: set[str] = set()
     start = str(SOURCE)
 
     def note(frame: Any, event: str, arg: Any) -> None:
         code = frame.f_code
         if code.co_filename.startswith(start):
-            entered.add((code.co_filename, code.co_qualname.split(".<locals>")[0]))
+            entered.add(f"{code.co_filename}:{code.co_qualname.split('.<locals>')[0]}")
 
     def stop(number: int, frame: Any) -> None:
         raise _TooSlow
 
     signal.signal(signal.SIGVTALRM, stop)
     threading.settrace(note)
-    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-    written = time.monotonic()
-    items = [item for item in session.items if item.nodeid not in found]
-    for item, after in zip(items, [*items[1:], None][: len(items)], strict=True):
+    found: Sound = {}
+    for item, after in zip(session.items, [*session.items[1:], None], strict=True):
         entered.clear()
         watch.failed = watch.skipped = False
         before = _spent()
@@ -326,14 +333,12 @@ def _sound(session: Any, out: Path) -> None:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         sys.settrace(None)
         seconds = _spent() - before
+        if watch.skipped or seconds >= QUICK:
+            continue
         if watch.failed:
             raise SystemExit(f"{item.nodeid} fails on sound code")
-        found[item.nodeid] = [
-            99.0 if watch.skipped else seconds, sorted({f"{p}:{q}" for p, q in entered})
-        ]  # fmt: skip
-        if time.monotonic() - written > 20 or after is None:
-            out.write_text(json.dumps(found), encoding="utf-8")
-            written = time.monotonic()
+        found[item.nodeid] = (seconds, sorted(entered))
+    return found
 
 
 def _ended(child: int, seconds: float) -> int | None:
@@ -378,27 +383,69 @@ def tried(mutant: Mutant, session: Any, chosen: list[Any], limit: float) -> str:
     return "killed" if code else "survived"
 
 
+def _in_child(work: Callable[[], Any], seconds: float) -> Any:
+    """What `work` returns in a process of its own, as JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "answer.json"
+        child = os.fork()
+        if not child:
+            os.setsid()
+            try:
+                out.write_text(json.dumps(work()), encoding="utf-8")
+            except BaseException as error:
+                print(repr(error), file=sys.stderr, flush=True)
+                os._exit(1)
+            os._exit(0)
+        if _ended(child, seconds) != 0:
+            raise SystemExit("A file of tests could not be run on sound code.")
+        return json.loads(out.read_text(encoding="utf-8"))
+
+
+def _stage(name: str, alive: list[Mutant]) -> list[str]:
+    """How each mutant fares with one file of tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        session = _session(name, Path(folder) / "tests")
+        _fewer_examples(session)
+        sound: Sound = _in_child(lambda: _sound(session), 36_000.0)
+        quick = sorted(
+            (i for i in session.items if i.nodeid in sound), key=lambda i: sound[i.nodeid][0]
+        )
+        print(f"{name}: {len(alive)} mutants, {len(quick)} of {len(session.items)} tests are quick",
+              flush=True)  # fmt: skip
+
+        def end(mutant: Mutant, enough: float) -> str:
+            entry = f"{SOURCE / mutant.own}:{mutant.within}"
+            whole = _named(mutant) is None
+            chosen, total = [], 0.0
+            for item in quick:
+                seconds, entered = sound[item.nodeid]
+                if total + seconds <= enough and (whole or entry in entered):
+                    chosen.append(item)
+                    total += seconds
+            return tried(mutant, session, chosen, 20 + 3 * total) if chosen else "survived"
+
+        for own in {each.own for each in alive}:
+            same = Mutant(own, 0, "unchanged", "", partial(_text, own))
+            if end(same, ENOUGH / 4) != "survived":
+                raise SystemExit(f"{own} fails {name} unchanged")
+        return [end(mutant, ENOUGH) for mutant in alive]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m mutants", description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--file", help="only this file, such as accounting/gaussian.py")
-    parser.add_argument("--line", type=int, help="only this line of the file")
-    parser.add_argument("--sound", type=Path, help="where to keep what tests do on sound code")
     asked = parser.parse_args()
-    pool = [
-        each
-        for own in sorted(TESTS)
-        if asked.file in (None, own)
-        for each in mutants(own)
-        if asked.line in (None, each.line)
-    ]
-    picked = random.Random(asked.seed).sample(pool, min(asked.count, len(pool)))
-    picked.sort(key=lambda each: (each.own, each.line))
-    files = sorted({name for each in picked for name in TESTS[each.own]})
-    print(f"{len(pool)} mutants in all, {len(picked)} tried", flush=True)
+    pool = [each for own in FILES if asked.file in (None, own) for each in mutants(own)]
+    alive = random.Random(asked.seed).sample(pool, min(asked.count, len(pool)))
+    alive.sort(key=lambda each: (each.own, each.line))
+    tried_in_all = len(alive)
+    print(f"{len(pool)} mutants in all, {tried_in_all} tried", flush=True)
     sys.path.insert(0, str(SOURCE.parent))
     os.environ["PYTHONPATH"] = str(SOURCE.parent)
+    for heavy in ("pytest", "numpy", "scipy.stats", "scipy.fft", "pyarrow.compute", "hypothesis"):
+        importlib.import_module(heavy)
     from hypothesis import HealthCheck, Phase, settings
 
     settings.register_profile(
@@ -407,55 +454,20 @@ def main() -> int:
     )  # fmt: skip
     settings.load_profile("mutants")
     ends: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        session = _session(files, Path(folder) / "tests")
-        _fewer_examples(session)
-        out = asked.sound or Path(folder) / "sound.json"
-        if not out.exists():
-            out.write_text("{}", encoding="utf-8")
-        child = os.fork()
-        if not child:
-            try:
-                _sound(session, out)
-            except BaseException as stop:
-                print(repr(stop), file=sys.stderr, flush=True)
-                os._exit(1)
-            os._exit(0)
-        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
-            return 1
-        sound = json.loads(out.read_text(encoding="utf-8"))
-        left = [item.nodeid for item in session.items
-                if sound.get(item.nodeid, [QUICK])[0] >= QUICK]  # fmt: skip
-        print(f"{len(session.items)} tests, of which {len(left)} take longer than {QUICK} s "
-              "or are skipped, and are left out", flush=True)  # fmt: skip
-        unchanged = {each.own: Mutant(each.own, 0, "unchanged", "", partial(_text, each.own))
-                     for each in picked}  # fmt: skip
-        for mutant in [*unchanged.values(), *picked]:
-            suites = tuple(str(ROOT / "tests" / name) for name in TESTS[mutant.own])
-            entry = f"{SOURCE / mutant.own}:{mutant.within}"
-            whole = not inspect.isfunction(_named(mutant))
-            chosen, total = [], 0.0
-            enough = ENOUGH if mutant.line else ENOUGH / 4
-            for item in sorted(session.items, key=lambda i: sound.get(i.nodeid, [99.0])[0]):
-                seconds, entered = sound.get(item.nodeid, [99.0, ()])
-                if str(item.path) not in suites or seconds >= QUICK or total + seconds > enough:
-                    continue
-                if whole or entry in entered:
-                    chosen.append(item)
-                    total += seconds
-            end = tried(mutant, session, chosen, 20 + 3 * total) if chosen else "survived"
-            if mutant.kind == "unchanged":
-                if end != "survived":
-                    raise SystemExit(f"{mutant.own} fails its tests unchanged")
-                continue
-            ends[end] += 1
-            if end != "killed":
-                words = _text(mutant.own).splitlines()
-                print(f"{end}: {mutant.own}:{mutant.line} ({mutant.kind}; {len(chosen)} tests): "
-                      f"{words[mutant.line - 1].strip()}", flush=True)  # fmt: skip
-            print(f"    {dict(ends)}", file=sys.stderr, flush=True)
-    score = 1 - ends["survived"] / max(sum(ends.values()), 1)
-    print(f"{sum(ends.values())} mutants, {dict(ends)}, score {score:.1%}")
+    for name, about in TESTS.items():
+        here = [each for each in alive if each.own in about]
+        if not here:
+            continue
+        found = _in_child(partial(_stage, name, here), 360_000.0)
+        gone = {id(each) for each, end in zip(here, found, strict=True) if end != "survived"}
+        ends.update(end for end in found if end != "survived")
+        alive = [each for each in alive if id(each) not in gone]
+        print(f"    {dict(ends)}, {len(alive)} alive", flush=True)
+    for each in alive:
+        words = _text(each.own).splitlines()[each.line - 1].strip()
+        print(f"survived: {each.own}:{each.line} ({each.kind}): {words}")
+    score = 1 - len(alive) / max(tried_in_all, 1)
+    print(f"{tried_in_all} mutants, {dict(ends)}, {len(alive)} survived, score {score:.1%}")
     return 0
 
 
