@@ -422,13 +422,17 @@ def _stage(name: str, alive: list[Mutant]) -> list[str]:
                 if total + seconds <= enough and (whole or entry in entered):
                     chosen.append(item)
                     total += seconds
-            return tried(mutant, session, chosen, 20 + 3 * total) if chosen else "survived"
+            return tried(mutant, session, chosen, 4 + 3 * total) if chosen else "survived"
 
         for own in {each.own for each in alive}:
             same = Mutant(own, 0, "unchanged", "", partial(_text, own))
             if end(same, ENOUGH / 4) != "survived":
                 raise SystemExit(f"{own} fails {name} unchanged")
-        return [end(mutant, ENOUGH) for mutant in alive]
+        found = []
+        for mutant in alive:
+            found.append(end(mutant, ENOUGH))
+            print(f"    {found[-1]}: {mutant.own}:{mutant.line}", file=sys.stderr, flush=True)
+        return found
 
 
 def main() -> int:
