@@ -189,7 +189,8 @@ def cross_fitted(
     Folds are a shuffle of rows, or of `groups` (rows of
     one group share a fold), that depends on `seed` and the number of rows or groups only. One
     number of trees serves all models: the one with the least loss on held-out rows, unless `trees`
-    gives it. Above 200,000 rows there are two folds, and at most 75 trees of twice the rate.
+    gives it. Up to 50,000 rows other trees start from an additive model, and the scores of both are
+    blended by that loss, unless `trees` is given. Above 200,000 rows there are two folds, and at most 75 trees of twice the rate.
     Where this is one of several `outputs`, there are three folds and as few trees.
     """
     data = _read(codes, target, levels, ordered, task, weights, outputs)
@@ -198,12 +199,15 @@ def cross_fitted(
     fixed = None if trees is None else _whole_number("trees", trees)
     none = [np.zeros(data.columns.starts[-1])] * (len(np.unique(fold)) + 1)
     scores, model = _boosted(data, fold, none, fixed)
-    if data.many or data.columns.rows > _FEW_ROWS or len(none) < 3:
+    few = data.columns.rows <= _FEW_ROWS and len(none) > 2 and len(levels) > 0
+    if data.many or not few or fixed is not None:
         return scores, model
-    other, second = _boosted(data, fold, _additive_starts(data, fold), fixed)
+    other, second = _boosted(data, fold, _additive_starts(data, fold), None)
     everyone = np.ones(data.columns.rows, dtype=np.bool_)
     losses = [_loss(data, everyone, scores + part * (other - scores)) for part in _BLENDS]
-    part = _BLENDS[int(np.argmin(losses))]
+    part = _BLENDS[int(np.argmin(losses))] if min(losses) < losses[0] * (1 - 1e-6) else 0.0
+    if part == 0:
+        return scores, model
     return scores + part * (other - scores), model.blended(second, part)
 
 
@@ -389,6 +393,8 @@ def _vectors(data: _Data) -> list[Floats]:
         counts = np.bincount(column.codes, data.weights, minlength=levels)
         feature = level_features(column, counts, 0.0, float(counts.sum()))
         found.append((feature.vectors - feature.mean)[feature.groups])
+        if not ordered:
+            found[-1][counts == 0] = 0.0  # a category that no row has adds nothing
     return found
 
 
@@ -416,7 +422,9 @@ def _ridge(
             chance = expit(start + rows @ ahead)
             error = weights * (target - chance)
             slope = rows.T @ error - penalty * ahead
-            after = ahead + axes @ ((axes.T @ slope) / (_BEND * mean * (1 - mean) * sizes + penalty))
+            after = ahead + axes @ (
+                (axes.T @ slope) / (_BEND * mean * (1 - mean) * sizes + penalty)
+            )
             start += float(error.sum() / max(weights @ (chance * (1 - chance)), 1e-9))
             faster = (1 + np.sqrt(1 + 4 * pace**2)) / 2
             ahead = after + (pace - 1) / faster * (after - weight)
