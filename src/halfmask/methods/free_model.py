@@ -60,9 +60,10 @@ class FreeModel:
 
     Scores are log odds of class 1 (two classes), or the number itself (regression).
 
-    `by_level[starts[j] + code]` is what a level of column j adds to `start`. `order[starts[j] + code]` is the place of a level of column j among its levels; a split sends
-    places above its threshold to the new leaf, and the missing level of an ordered column where
-    `missing` says. Splits and values are trees x (splits or leaves); unused splits have leaf -1.
+    `by_level[starts[j] + code]` is what a level of column j adds to `start`, and
+    `order[starts[j] + code]` its place among the levels of its column; a split sends places above
+    its threshold to the new leaf, and the missing level of an ordered column where `missing` says.
+    Splits and values are trees x (splits or leaves); unused splits have leaf -1.
     """
 
     start: float
@@ -190,8 +191,8 @@ def cross_fitted(
     one group share a fold), that depends on `seed` and the number of rows or groups only. One
     number of trees serves all models: the one with the least loss on held-out rows, unless `trees`
     gives it. Up to 50,000 rows other trees start from an additive model, and the scores of both are
-    blended by that loss, unless `trees` is given. Above 200,000 rows there are two folds, and at most 75 trees of twice the rate.
-    Where this is one of several `outputs`, there are three folds and as few trees.
+    blended by that loss, unless `trees` is given. Above 200,000 rows there are two folds, and at
+    most 200 trees of twice the rate. Where this is one of several `outputs`, there are three folds and as few trees.
     """
     data = _read(codes, target, levels, ordered, task, weights, outputs)
     folds = min(folds, 3) if outputs > 1 else folds
