@@ -58,7 +58,7 @@ _COMPARISON = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
 # How far curvatures may be from those of a normal score.
 _NORMAL = 0.2
 _STEEPEST = 1.5
-_DOUBTED, _FIRM, _BLURRED = 2.0, 4.0, 0.5
+_BLURRED = 0.5
 # By how much a released base rate, or a free model, may typically be off.
 _SHIFT = 0.15
 # By how much of a spread errors that are cut may typically move the mean of a number.
@@ -866,8 +866,8 @@ class AdditiveRun:
         cut, and the shift is what makes predictions right on average: errors that are cut would
         move it towards the median.
 
-        A slope that noise could have made is not used, so that a model that noise has made falls
-        back to the offset. Clipped scores only multiply errors: the
+        Noise that could have made the slope is taken off it, as James and Stein do, so that a model
+        that noise has made falls back to the offset. Clipped scores only multiply errors: the
         errors are those of the scores as they are, or large scores would bias the slope.
         """
         assert self._comparison_stage is not None
@@ -900,10 +900,9 @@ class AdditiveRun:
         covariance = np.linalg.inv(precise @ bent + np.diag([1 / _SHIFT**2, 1e-9]))
         off = covariance @ (precise @ noisy[:2])
         slope, blur = 1 + float(off[1]), math.sqrt(float(covariance[1, 1]))
-        # A slope below `_DOUBTED` times its noise is none, one far above it counts in full; and one
-        # that is hardly known at all counts little, however steep it seems.
-        firm = 1 - (_DOUBTED * blur / slope) ** _FIRM if slope > _DOUBTED * blur else 0.0
-        used = min(slope * firm, _STEEPEST) * min(_BLURRED / blur, 1.0) ** 2
+        # A slope that is hardly known counts little, however steep it seems.
+        shrunk = max(slope - blur**2 / slope, 0.0) if slope > 0 else 0.0
+        used = min(shrunk, _STEEPEST) * min(_BLURRED / blur, 1.0) ** 2
         # The best shift at the slope that is used.
         shift = float(off[0] + covariance[0, 1] / covariance[1, 1] * (used - slope))
         # Where the scores are given up, the offset alone is left: it needs no shift.
