@@ -192,7 +192,8 @@ def cross_fitted(
     number of trees serves all models: the one with the least loss on held-out rows, unless `trees`
     gives it. Up to 50,000 rows other trees start from an additive model, and the scores of both are
     blended by that loss, unless `trees` is given. Above 200,000 rows there are two folds, and at
-    most 200 trees of twice the rate. Where this is one of several `outputs`, there are three folds and as few trees.
+    most 200 trees of twice the rate. Where this is one of several `outputs`, there are three folds
+    and as few trees.
     """
     data = _read(codes, target, levels, ordered, task, weights, outputs)
     folds = min(folds, 3) if outputs > 1 else folds
