@@ -28,7 +28,7 @@ from halfmask.types import Floats
 
 # A class with fewer rows than so many standard deviations of their released count, or, where the
 # label is public, than so many over μ, shares its score with others like it.
-_UNCLEAR, _FEW = 3.0, 20.0
+_UNCLEAR, _FEW = 3.0, 5.0
 # What the comparison's sums get: errors by class, errors by score, curvature.
 _COMPARISON = np.array([0.15, 0.75, 0.10])
 # How far the curvature may be from what the released spread of scores says.
