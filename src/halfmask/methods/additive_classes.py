@@ -232,7 +232,13 @@ class ClassesRun(AdditiveRun):
         added, private = np.zeros(pools), [np.zeros((0, pools))] * 0
         if self._private:
             stage = [self._columns[place] for place in self._private]
-            part = self._descend_classes(stage, offset, everyone, base)
+            tilt = self._class_tilt(everyone)
+            part = self._descend_classes(
+                stage,
+                None if offset is None else offset + tilt,
+                None if everyone is None else everyone + tilt,
+                base,
+            )
             private = part.by_level()
             # Without an offset the intercepts hold the base rates.
             added = part.intercept - (base if offset is None else 0.0)
@@ -270,9 +276,9 @@ class ClassesRun(AdditiveRun):
     def _class_shares(self) -> Floats:
         """Each class's share of the rows: exact where the label is public, else one release."""
         weights = self._given if self._base_stage is None else self._even
-        counts = np.bincount(
-            self._class, weights * self._labelled, minlength=self._classes
-        ).astype(np.float64)
+        counts = np.bincount(self._class, weights * self._labelled, minlength=self._classes).astype(
+            np.float64
+        )
         self._unclear = _FEW * self._even_most / self._mu
         if self._base_stage is not None:
             moves = (math.sqrt(2), 1.0)
@@ -349,6 +355,17 @@ class ClassesRun(AdditiveRun):
         return log_softmax(np.stack(scores), axis=0), found
 
     # --- private columns
+
+    def _class_tilt(self, everyone: Floats | None) -> Floats:
+        """What makes a free model right on average of weighed rows, where rows are not alike."""
+        if self._label_private or everyone is None or self._groups is None:
+            return np.zeros((1, 1))
+        weights = self._shards.gather(self._weights)
+        target = self._shards.gather(self._target.astype(np.float64)).astype(np.intp)
+        told = softmax(everyone, axis=0) @ weights
+        seen = np.bincount(target, weights, minlength=len(told))
+        found: Floats = np.log((seen + 1) / (told + 1))[:, None]
+        return found
 
     def _descend_classes(
         self,
@@ -430,9 +447,9 @@ class ClassesRun(AdditiveRun):
         slope, blur = 1 + float(noisy[-2] * units[1]) / bent, float(noise[1]) / bent
         used = min(max(slope - blur**2 / slope, 0.0), _STEEPEST) if slope > 0 else 0.0
         bends = self._even_n * bends
-        shifts = bends * noisy[:classes] * units[0] / (bends**2 + (noise[0] / _SHIFT) ** 2)
+        shifts = bends * noisy[:classes] * units[0] / (bends**2 + (noise[0] / self._off) ** 2)
         # Where the scores are given up, what is known is left as it is.
-        shifts = np.clip(shifts, -3 * _SHIFT, 3 * _SHIFT) * min(used, 1.0)
+        shifts = np.clip(shifts, -3 * self._off, 3 * self._off) * min(used, 1.0)
         self.details["slope"] = {"estimate": slope, "noise": blur, "used": used}
         return shifts, used
 
