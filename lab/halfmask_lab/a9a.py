@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 
 from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, ShareNoiseName, Update
 from halfmask.vertical.fdml import FdmlConfig
@@ -61,9 +63,6 @@ def a9a_task(data: Path | None) -> VerticalTable:
 
 def baselines(task: VerticalTable) -> dict[str, float]:
     """scikit-learn's logistic regression on all columns and on the first party's, without noise."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import log_loss
-
     levels = {}
     for name, parts in (("central", task.columns), ("local", task.columns[:1])):
         stack = sparse.hstack if sparse.issparse(parts[0].train) else np.hstack

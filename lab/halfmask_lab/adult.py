@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sklearn.linear_model import LogisticRegression
+
 from halfmask.datasets import adult_roles, adult_tables, all_private, load_adult
 from halfmask.table import Table
 from halfmask_lab.results import Progress, accuracy, accuracy_figure, models, result_row, silent
@@ -66,8 +68,6 @@ def erm(
 
 
 def _without_privacy(table: Table, test: Table) -> float:
-    from sklearn.linear_model import LogisticRegression
-
     model = LogisticRegression(max_iter=1000).fit(table.private, table.label)
     return float(model.score(test.private, test.label))
 

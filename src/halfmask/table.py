@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
+from halfmask.data.arrays import bare_label, bare_rows
 from halfmask.data.encoding import (
     Cells,
     Coding,
@@ -409,8 +410,6 @@ class Table:
 
         The set of classes present in `y` counts as public. A regression needs `label_bounds`.
         """
-        from halfmask.data.arrays import bare_label, bare_rows
-
         block = bare_rows(X, row_norm)
         label, classes = bare_label(y, len(block), task, label_bounds)
         names = tuple(f"x{index}" for index in range(block.shape[1]))

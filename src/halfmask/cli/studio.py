@@ -12,6 +12,7 @@ import click
 
 from halfmask.cli.options import PATH
 from halfmask.cli.output import emit, json_option, note
+from halfmask.errors import InputError
 
 
 @click.command()
@@ -64,7 +65,6 @@ def studio(
     import uvicorn  # noqa: F401
 
     from halfmask.data.reading import open_rows
-    from halfmask.errors import InputError
     from halfmask.studio.server import LOOPBACK, application, listening, new_token, serve
     from halfmask.studio.workshop import Files, Workshop
 

@@ -257,13 +257,9 @@ class Releaser:
             self._charge, self.notes = before.charge, (*self.notes, INTERRUPTED)
             self._given = True  # by the run that was interrupted
             return
+        marks = {"run": self._run} if self._in_parts else {}
         seeded = not self.noise.secure
-        if self._in_parts:
-            self._charge = self._book.charge(events, what, seeded=seeded, run=self._run)
-        elif seeded:
-            self._charge = self._book.charge(events, what, seeded=True)
-        else:
-            self._charge = self._book.charge(events, what)
+        self._charge = self._book.charge(events, what, seeded=seeded, **marks)
 
     def take_back(self) -> None:
         """Take the charge back after Ctrl-C, if nothing was handed out since; it may come any time.
@@ -321,45 +317,6 @@ class Releaser:
             count if left is None else left,
             add=partial(self.noisy, event=event, what=what),
             reserve=sum_reserve(self.rows),
-        )
-
-    def poisson_steps(
-        self,
-        *,
-        rows: int,
-        rate: float,
-        clip_norm: float,
-        noise_multiplier: float,
-        steps: int,
-        what: str,
-        **how: Any,
-    ) -> PrivateStep:
-        """`steps` noisy means of clipped rows over Poisson batches; charged before the first.
-
-        Guarantee: docs/proofs/poisson_gaussian.md.
-        """
-
-        return PrivateStep(
-            self,
-            rows=rows,
-            rate=rate,
-            clip_norm=clip_norm,
-            noise_multiplier=noise_multiplier,
-            steps=steps,
-            what=what,
-            **how,
-        )
-
-    def paid_rows(
-        self, *, rows: int, sensitivity: Sensitivity, noise_std: float, count: int, what: str
-    ) -> PaidRows:
-        """Noisy statistics of batches, `count` about each row; charged before the first.
-
-        Guarantee: docs/proofs/fdml.md.
-        """
-
-        return PaidRows(
-            self, rows=rows, sensitivity=sensitivity, noise_std=noise_std, count=count, what=what
         )
 
     def unpaid_normal(self, size: int) -> Floats:
@@ -552,6 +509,7 @@ class PrivateStep:
     size rate·rows; an empty batch releases noise. Contributions that are not finite count as zero.
     Where rows are spread over machines, `rows` are those of this one and `rows_in_all` all of them:
     each machine draws from its own rows, and together these draws are one Poisson batch.
+    Guarantee: docs/proofs/poisson_gaussian.md.
     """
 
     def __init__(

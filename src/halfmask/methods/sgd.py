@@ -414,7 +414,8 @@ def _fit(table: Table, releaser: Releaser, rows: SplitRows, config: SgdConfig) -
     if not (rows.label_private or rows.private.shape[1]):
         raise InputError("Nothing is private: any ordinary method serves better.")
     settings = settings_of(table, rows, releaser.budget, config)
-    step = releaser.poisson_steps(
+    step = PrivateStep(
+        releaser,
         rows=table.units,
         rate=settings.rate,
         clip_norm=settings.clip_norm,

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from halfmask.accounting.calibrate import noise_multiplier
+from halfmask.data.products import parts_of
 from halfmask.losses import PublicLoss
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.release import Indices, PrivateStep, Releaser
@@ -47,7 +48,6 @@ from halfmask.neural.pretrain import (
     PretrainConfig,
     PublicRows,
     as_rows,
-    blocks,
     pretrain,
     summed,
 )
@@ -402,7 +402,7 @@ class Correction:
         are fixed beforehand from public randomness, for the pairs and the public gradient alike:
         which rows a private batch holds cannot show in them. Guarantee: docs/proofs/network.md.
         """
-        places = list(blocks(len(real), _BLOCK))
+        places = parts_of(len(real), _BLOCK)
         with torch.no_grad():
             padded_scores = torch.cat([network(padded(some)).double() for some in places])
             scaling = Scaling.of(padded_scores, shards)

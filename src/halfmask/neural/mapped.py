@@ -20,12 +20,13 @@ import pyarrow as pa
 
 from halfmask.data.encoding import declared, learnt, with_made
 from halfmask.data.frames import check_columns, numbered
+from halfmask.data.products import parts_of
 from halfmask.data.reading import FileRows
 from halfmask.data.scratch import reserve
 from halfmask.errors import InputError
 from halfmask.mechanisms.shards import ALONE, Shards
 from halfmask.neural.inputs import Inputs, PublicFacts
-from halfmask.neural.pretrain import NetworkRows, Singles, blocks
+from halfmask.neural.pretrain import NetworkRows, Singles
 from halfmask.progress import tell
 from halfmask.schema import Column, Schema
 from halfmask.table import Blocks, Encoder, Table
@@ -136,7 +137,7 @@ def _decode(file: FileRows, encoder: Encoder, inputs: Inputs, values: Singles) -
         at = slice(start, start + table.n)
         assert table.label is not None
         label[at] = table.label
-        for some in blocks(table.n, _IN_CACHE):
+        for some in parts_of(table.n, _IN_CACHE):
             values[at][some] = inputs.rows(_part(table, some))
         tell("reading rows", at.stop / len(values))
     return label
@@ -164,7 +165,7 @@ def _batch_size(encoder: Encoder) -> int:
 def _batches(file: FileRows, size: int, names: list[str]) -> Iterator[tuple[int, pa.Table]]:
     """The rows of the file with the position of the first of each batch."""
     for start, piece in file.pieces(names):
-        for some in blocks(piece.num_rows, size):
+        for some in parts_of(piece.num_rows, size):
             yield start + some.start, piece.slice(some.start, some.stop - some.start)
 
 

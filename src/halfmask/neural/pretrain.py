@@ -99,12 +99,6 @@ class NetworkRows:
         return PublicRows(features=self.public_features, columns=self.columns, labels=self.labels)
 
 
-def blocks(rows: int, size: int) -> Iterator[slice]:
-    """Consecutive parts of at most `size` rows."""
-    for start in range(0, rows, size):
-        yield slice(start, min(start + size, rows))
-
-
 Floats = NDArray[np.floating[Any]]
 
 # Rows that are padded at a time: a table may be larger than memory.
@@ -177,7 +171,7 @@ def pretrain(
         _member(rows, padding, classes, config, generator, shards, watch)
         for _ in range(config.networks)
     ]
-    return averaged(members)
+    return summed(members, [1.0 / len(members)] * len(members))
 
 
 def _member(
@@ -264,11 +258,6 @@ def _average_gradients(network: Mlp, rows: int, shards: Shards) -> None:
 def as_rows(public: Floats, private: Floats) -> Tensor:
     """Inputs of a network, in single precision."""
     return torch.from_numpy(np.hstack([public, private]).astype(np.float32))
-
-
-def averaged(members: list[Mlp]) -> Mlp:
-    """One network whose scores are the mean of the members' scores (one hidden layer each)."""
-    return summed(members, [1.0 / len(members)] * len(members))
 
 
 def summed(members: list[Mlp], weights: list[float]) -> Mlp:

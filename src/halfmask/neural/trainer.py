@@ -88,10 +88,6 @@ class TrainerConfig:
         check_below_one(self, "momentum", "ema_decay")
         check_one_of(self, aggregate=get_args(Aggregate), schedule=get_args(Schedule))
 
-    def rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
-        return scheduled(self.schedule, self.learning_rate, step / self.steps)
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingRows:
@@ -146,7 +142,8 @@ def plan_steps(
     in_parts: bool = False,
 ) -> PrivateStep:
     """Open the private steps of a run on `rows` rows of this machine, but for those `done`."""
-    return releaser.poisson_steps(
+    return PrivateStep(
+        releaser,
         rows=rows,
         rate=config.rate,
         clip_norm=config.clip_norm,
@@ -286,7 +283,8 @@ def _one_step(
         if watch is not None:
             watch(progress.step + 1, loss)
     progress.velocity.mul_(config.momentum).add_(gradient)
-    flat.vector.sub_(progress.velocity, alpha=config.rate_at(progress.step))
+    rate = scheduled(config.schedule, config.learning_rate, progress.step / config.steps)
+    flat.vector.sub_(progress.velocity, alpha=rate)
     if config.radius is not None:
         # Post-processing of what was released: any projection is free.
         flat.vector.mul_(min(1.0, config.radius / max(float(flat.vector.norm()), 1e-12)))

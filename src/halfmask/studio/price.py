@@ -16,6 +16,7 @@ import numpy as np
 from halfmask.accounting.budget import Budget, printed, printed_room
 from halfmask.accounting.events import GaussianEvent, Relation
 from halfmask.accounting.gaussian import gaussian_epsilon
+from halfmask.accounting.ledger import Ledger
 from halfmask.checking import expect, kept
 from halfmask.errors import HalfmaskError
 from halfmask.report.facts import attacker_gains
@@ -176,8 +177,6 @@ def _event(epsilon: float, delta: float, relation: Relation) -> GaussianEvent:
 
 def ledger_facts(file: Path) -> dict[str, Any] | None:
     """Budget, spent and left; None where there is no ledger yet."""
-    from halfmask.accounting.ledger import Ledger
-
     # An empty file is a ledger that a training is just creating.
     if not file.exists() or not file.stat().st_size:
         return None

@@ -28,9 +28,11 @@ import pyarrow.compute as pc
 from halfmask.accounting.budget import Budget, printed
 from halfmask.accounting.events import check_epsilon, check_relation
 from halfmask.checking import Checked, Looked, check_rows, counted_rows, look_at
+from halfmask.cli.schema import column_kinds
 from halfmask.data.cells import moment_text
 from halfmask.data.frames import dates, numbers, texts
 from halfmask.data.reading import FileRows
+from halfmask.effects import Effect
 from halfmask.errors import DataError, HalfmaskError, InputError
 from halfmask.schema import Column, Kind, Label, Role, Unit
 from halfmask.studio.draft import HELP, Draft, Part, full_text, placeholders, shown_name
@@ -413,8 +415,6 @@ class Workshop:
 
     def _guess(self, name: str) -> Kind:
         """The kind that a public column's values read as."""
-        from halfmask.cli.schema import column_kinds
-
         if not self._public(name):
             raise NotPublicError(f"{shown_name(name)} is not public: its kind has to be declared.")
         if name not in self._kinds:
@@ -643,8 +643,6 @@ class MissingError(InputError):
 
 def _effect(stored: Mapping[str, Any]) -> dict[str, Any]:
     """An effect with all its levels, and `rows` as a figure shows them."""
-    from halfmask.effects import Effect
-
     lists = ("levels", "values", "low", "high")
     effect = Effect(
         column=stored["column"],

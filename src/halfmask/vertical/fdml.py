@@ -148,7 +148,8 @@ class FdmlParty(Party):
             raise InputError("Row noise needs a releaser with a ledger to charge.")
         if not (self.noise.ratio > 0 and self.noise.epochs > 0):
             raise InputError("Row noise needs a ratio > 0 and epochs > 0.")
-        return releaser.paid_rows(
+        return PaidRows(
+            releaser,
             rows=self.rows,
             sensitivity=Sensitivity(replace=2 * bound, withhold=bound),
             noise_std=2 * bound * math.sqrt(2 * self.noise.epochs) / self.noise.ratio,
