@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +131,7 @@ def _contenders(table: Table, test: Table) -> Contenders:
 
     contenders: Contenders = {
         "scikit-learn LogisticRegression": plain,
-        "additive": lambda: _ours(table, test, "additive"),
-        "one-shot": lambda: _ours(table, test, "one-shot"),
-        "gd": lambda: _ours(table, test, "gd"),
+        **{method: partial(_ours, table, test, method) for method in OURS},
     }
     try:
         from diffprivlib.models import LogisticRegression as PeerRegression

@@ -38,11 +38,11 @@ from halfmask.data.products import (
 )
 from halfmask.data.units import unit_weights
 from halfmask.errors import InputError
+from halfmask.features import FeatureMap
 from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import own_place
 from halfmask.methods.fitted import (
-    FeatureMap,
     LinearFit,
     coded_targets,
     in_label_units,

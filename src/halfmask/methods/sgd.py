@@ -20,7 +20,7 @@ from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.events import Contribution, Relation
 from halfmask.data.products import Rows, block, feature_rows, parts_of
-from halfmask.errors import InputError
+from halfmask.errors import InputError, check_below_one, check_one_of, check_positive
 from halfmask.losses import (
     Loss,
     LossName,
@@ -33,14 +33,7 @@ from halfmask.losses import (
 )
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.release import Indices, PrivateStep, Releaser, WeighedRows, uniform_rows
-from halfmask.methods.fitted import (
-    LinearFit,
-    check_below_one,
-    check_one_of,
-    check_positive,
-    coded_targets,
-    in_label_units,
-)
+from halfmask.methods.fitted import LinearFit, coded_targets, in_label_units
 from halfmask.table import Table
 from halfmask.types import Floats
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from halfmask.accounting.events import Contribution, PoissonGaussianEvent
-from halfmask.errors import InputError, LedgerError
+from halfmask.errors import InputError, LedgerError, check_below_one, check_one_of, check_positive
 from halfmask.losses import PublicLoss, Watch
 from halfmask.mechanisms.release import (
     Indices,
@@ -29,7 +29,6 @@ from halfmask.mechanisms.release import (
     uniform_rows,
 )
 from halfmask.mechanisms.shards import Shards, rows_in_all
-from halfmask.methods.fitted import check_below_one, check_one_of, check_positive
 from halfmask.methods.sgd import Aggregate, Schedule, scheduled
 from halfmask.neural.checkpoint import Checkpoint, Progress
 from halfmask.neural.ghost import MlpGradients, StructuredRows, TensorRows

@@ -23,11 +23,11 @@ import numpy as np
 
 from halfmask.accounting.budget import Budget
 from halfmask.data.products import block
-from halfmask.errors import InputError
+from halfmask.errors import InputError, check_positive
 from halfmask.mechanisms.release import PaidRows, Releaser, Rows, Sensitivity, batch_of
 from halfmask.progress import tell
 from halfmask.types import Vector
-from halfmask.vertical.admm import LossName, check_positive, loss_named
+from halfmask.vertical.admm import LossName, loss_named
 from halfmask.vertical.block import bounded_rows
 from halfmask.vertical.channel import (
     MOST,
@@ -83,8 +83,8 @@ class FdmlConfig:
     score_bound: float = 2.0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "step_size", "score_bound", "strength", "noise_std"):
-            check_positive(name, getattr(self, name), zero=name in ("strength", "noise_std"))
+        check_positive(self, "epochs", "batch", "step_size", "score_bound")
+        check_positive(self, "strength", "noise_std", zero=True)
 
     @property
     def schedule(self) -> tuple[int, int, float]:
