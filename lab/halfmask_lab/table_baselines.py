@@ -23,9 +23,9 @@ from sklearn.model_selection import KFold
 from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.data.frames import numbers, texts
 from halfmask.schema import Column
+from halfmask.table import Task as Task
 
 Kind = Literal["binned", "boosted"]
-Task = Literal["classification", "regression"]
 
 BINS = 32
 PENALTIES = (0.3, 3.0, 30.0, 300.0)

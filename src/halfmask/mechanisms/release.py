@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import (
@@ -37,13 +36,10 @@ from halfmask.mechanisms.noise import (
 )
 from halfmask.mechanisms.shards import ALONE, Machines, Shards
 from halfmask.progress import tell
-from halfmask.types import Floats, Vector
-
-Indices = NDArray[np.int64]
-Rows = Indices
+from halfmask.types import Floats, Integers, Vector
 
 
-def poisson_rows(rows: int, rate: float, source: NoiseSource) -> Indices:
+def poisson_rows(rows: int, rate: float, source: NoiseSource) -> Integers:
     """The rows of one Poisson batch, in order; it may be empty.
 
     Jumps between chosen rows are geometric, so the work grows with the batch, not with the table.
@@ -53,7 +49,7 @@ def poisson_rows(rows: int, rate: float, source: NoiseSource) -> Indices:
     if rate == 1:
         return np.arange(rows)
     log_skip = math.log1p(-rate)
-    chosen: list[Indices] = []
+    chosen: list[Integers] = []
     last = -1
     while True:
         expected = (rows - 1 - last) * rate
@@ -67,7 +63,7 @@ def poisson_rows(rows: int, rate: float, source: NoiseSource) -> Indices:
         last = int(positions[-1])
 
 
-def uniform_rows(rows: int, size: int, generator: np.random.Generator) -> Indices:
+def uniform_rows(rows: int, size: int, generator: np.random.Generator) -> Integers:
     """A uniform public batch without repetition (all rows where size >= rows)."""
     if size >= rows:
         return np.arange(rows)
@@ -359,7 +355,7 @@ class Releaser:
             tell("releasing with noise", self._done / max(self._planned, 1))
         return noisy
 
-    def batch(self, rows: int, draw: Callable[[], Indices]) -> Indices:
+    def batch(self, rows: int, draw: Callable[[], Integers]) -> Integers:
         """Which of `rows` rows the next release is about, by a secret `draw`: for mechanisms."""
         return draw()
 
@@ -477,7 +473,7 @@ def widened_std(
 class RowContributions(Protocol):
     """What each row (or each unit, where units are protected) adds to the sum."""
 
-    def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
+    def clipped_sum(self, rows: Integers, clip_norm: float) -> Floats:
         """Σ of the contributions of `rows`, each scaled down to norm at most `clip_norm`.
 
         One that is not finite adds zero; without rows it is zeros of the right shape.
@@ -488,14 +484,14 @@ class WeighedRows(ABC):
     """Contributions whose norms are found first and whose sum takes weights: clipped here."""
 
     @abstractmethod
-    def norms(self, rows: Indices) -> Floats:
+    def norms(self, rows: Integers) -> Floats:
         """The Euclidean norm of each row's contribution."""
 
     @abstractmethod
-    def weighted_sum(self, rows: Indices, weights: Floats) -> Floats:
+    def weighted_sum(self, rows: Integers, weights: Floats) -> Floats:
         """Σ weight·contribution over `rows`; zeros of the right shape where there are none."""
 
-    def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
+    def clipped_sum(self, rows: Integers, clip_norm: float) -> Floats:
         """The sum with the weights that bring every norm to at most `clip_norm`."""
         weights = clip_weights(self.norms(rows), clip_norm)
         kept = weights > 0
@@ -564,7 +560,7 @@ class PrivateStep:
         return self._noisy(total, std) / (self._rate * self._rows_in_all)
 
 
-def batch_of(rows: object, total: int) -> Indices:
+def batch_of(rows: object, total: int) -> Integers:
     """`rows` as positions in a table of `total` rows, each at most once; anything else is refused.
 
     A row that came twice would count twice in a sum, and the bound is for once.
@@ -604,7 +600,7 @@ class PaidRows:
         self._left = np.full(rows, count)
         self._count, self._what = count, what
 
-    def release(self, rows: Indices, statistic: Callable[[Indices], Vector]) -> Vector:
+    def release(self, rows: Integers, statistic: Callable[[Integers], Vector]) -> Vector:
         """`statistic` of these rows with noise; it is computed only if every row is paid for."""
         batch = batch_of(rows, len(self._left))
         if np.any(self._left[batch] < 1):

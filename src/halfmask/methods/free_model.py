@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,10 @@ from scipy.special import expit, logit
 
 from halfmask.errors import InputError
 from halfmask.progress import tell
-from halfmask.table import CodedColumn
+from halfmask.table import CodedColumn, Task
 from halfmask.types import Floats
 
 Codes = NDArray[np.integer]
-Task = Literal["classification", "regression"]
 
 _LEAVES = 12
 _RATE = 0.08

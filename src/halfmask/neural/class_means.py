@@ -25,9 +25,7 @@ from halfmask.mechanisms.shards import ALONE, Shards
 from halfmask.neural.inputs import MadeRows
 from halfmask.neural.network import Mlp
 from halfmask.neural.pretrain import NetworkRows
-from halfmask.types import Floats
-
-Codes = NDArray[np.int64]
+from halfmask.types import Floats, Integers
 
 # Rows summed at a time.
 _BLOCK = 1 << 13
@@ -53,7 +51,7 @@ class PublicClasses:
     def of(
         cls,
         features: NDArray[np.floating] | MadeRows,
-        labels: Codes,
+        labels: Integers,
         classes: int,
         shards: Shards = ALONE,
     ) -> PublicClasses:
@@ -233,7 +231,7 @@ class Discriminant:
         self,
         public: PublicClasses,
         features: NDArray[np.floating] | MadeRows,
-        labels: Codes,
+        labels: Integers,
         shards: Shards = ALONE,
     ) -> Discriminant:
         """The same classes with honest odds: features that repeat each other count only once.
@@ -266,7 +264,7 @@ class Discriminant:
         return network
 
 
-def losses_at(factors: Floats, scores: Floats, labels: Codes) -> Floats:
+def losses_at(factors: Floats, scores: Floats, labels: Integers) -> Floats:
     """The loss of all rows together if scores are scaled by each of the factors."""
     apart = scores - scores[np.arange(len(labels)), labels][:, None]
     return np.array([np.logaddexp.reduce(factor * apart, axis=1).sum() for factor in factors])

@@ -28,7 +28,7 @@ from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.data.products import parts_of
 from halfmask.losses import PublicLoss
 from halfmask.mechanisms.noise import public_generator
-from halfmask.mechanisms.release import Indices, PrivateStep, Releaser
+from halfmask.mechanisms.release import PrivateStep, Releaser
 from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all
 from halfmask.methods.auto import class_means_suffice
 from halfmask.neural.checkpoint import Checkpoint
@@ -59,6 +59,7 @@ from halfmask.neural.trainer import (
     plan_steps,
     train_privately,
 )
+from halfmask.types import Integers
 
 Way = Literal["class-means", "warm-start", "dp-sgd"]
 
@@ -416,7 +417,7 @@ class Correction:
             head.linear[0].bias.copy_(scaling.mean)
         longest = 1.0 / _steepest(padded_inputs, head, shards)
 
-        def fill(rows: Indices, generator: object) -> Tensor:
+        def fill(rows: Integers, generator: object) -> Tensor:
             return padded_inputs[torch.from_numpy(rows)]
 
         return cls(

@@ -22,7 +22,6 @@ from halfmask.accounting.events import Contribution, PoissonGaussianEvent
 from halfmask.errors import InputError, LedgerError, check_below_one, check_one_of, check_positive
 from halfmask.losses import PublicLoss, Watch
 from halfmask.mechanisms.release import (
-    Indices,
     PrivateStep,
     Releaser,
     RowContributions,
@@ -34,11 +33,11 @@ from halfmask.neural.checkpoint import Checkpoint, Progress
 from halfmask.neural.ghost import MlpGradients, StructuredRows, TensorRows
 from halfmask.neural.network import FlatParameters, Mlp, own_device
 from halfmask.neural.padding import PaddingName
-from halfmask.types import Floats
+from halfmask.types import Floats, Integers
 
 Regulariser = Callable[[Mlp, Tensor], Tensor]
-Fill = Callable[[Indices, np.random.Generator], Tensor]
-Draw = Callable[[Indices], Tensor]
+Fill = Callable[[Integers, np.random.Generator], Tensor]
+Draw = Callable[[Integers], Tensor]
 # Fraction by which the noise is widened for the rounding of sums in single precision.
 FLOAT32_RESERVE = 2.0**-11
 CPU = torch.device("cpu")
@@ -108,7 +107,7 @@ class TrainingRows:
     def paired(self) -> bool:
         return self.fill is not None or isinstance(self.real, StructuredRows)
 
-    def padded(self, rows: Indices, generator: np.random.Generator) -> Tensor:
+    def padded(self, rows: Integers, generator: np.random.Generator) -> Tensor:
         """g(f(x)) of the given rows, for the public batch."""
         if isinstance(self.real, StructuredRows):
             return self.real.padded(torch.from_numpy(rows))
@@ -391,14 +390,14 @@ class NetworkContributions:
         if bool((targets < 0).any()):
             self._labelled = (targets >= 0).cpu().numpy()
 
-    def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
+    def clipped_sum(self, rows: Integers, clip_norm: float) -> Floats:
         """Σ of the contributions, each scaled down to norm at most `clip_norm`, in one pass."""
         total = self._part(rows[:_AT_ONCE], clip_norm)
         for low in range(_AT_ONCE, len(rows), _AT_ONCE):
             total += self._part(rows[low : low + _AT_ONCE], clip_norm)
         return total
 
-    def _part(self, rows: Indices, clip_norm: float) -> Floats:
+    def _part(self, rows: Integers, clip_norm: float) -> Floats:
         kept = np.ones(len(rows), dtype=bool) if self._labelled is None else self._labelled[rows]
         # Padding is drawn for all rows: what later rows get must not follow from who has a label.
         pair = None if self._padded is None else self._padded(rows)[kept].to(self._device)
@@ -424,7 +423,7 @@ class LabelContributions:
         self._rows = rows
         self._labels = labels
 
-    def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
+    def clipped_sum(self, rows: Integers, clip_norm: float) -> Floats:
         """Σ of the scaled contributions of `rows`, in the order of `network.parameters()`."""
         total = np.zeros(sum(p.numel() for p in self._network.parameters()))
         with torch.no_grad():

@@ -260,7 +260,7 @@ class Charge:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class SpentBudget:
     """The charges in order; `epsilon` is the ledger's limit, None where there is no ledger file."""
 
     epsilon: float | None
@@ -292,7 +292,7 @@ class Facts:
     curve: Mapping[Relation, tuple[tuple[float, float], ...]]
     gains: tuple[Gain, ...]
     columns: tuple[ColumnFacts, ...]
-    budget: Budget
+    budget: SpentBudget
     learning: tuple[tuple[int, float], ...]
     learning_of: str
     covered: Covered | None
@@ -437,7 +437,7 @@ def _known(column: Column) -> str:
     return "learnt from the data, as it is public"
 
 
-def _budget(statement: Statement, folder: Path, ledger: Path | None) -> Budget:
+def _budget(statement: Statement, folder: Path, ledger: Path | None) -> SpentBudget:
     """From the ledger named, else from the model's own, else from the statement itself."""
     file = ledger or ledger_of(folder)
     if file is None:
@@ -472,7 +472,7 @@ def _charges(
     limit: float | None,
     delta: float,
     relation: Relation,
-) -> Budget:
+) -> SpentBudget:
     """Compose up to each charge; of very many, only the last ones are shown."""
     first = max(0, len(entries) - _MOST_CHARGES)
     events: list[Event] = []
@@ -482,7 +482,7 @@ def _charges(
         if place >= first:
             spent = epsilon_at(events, delta=delta, relation=relation)
             charges.append(Charge(time=time, what=what, epsilon=spent))
-    return Budget(
+    return SpentBudget(
         epsilon=limit, delta=delta, relation=relation, charges=tuple(charges), left_out=first
     )
 

@@ -321,9 +321,7 @@ class Workshop:
             tables = draft.tables(self._guess)
             problems = draft.problems(tables)
             text = "" if problems else full_text(tables)
-            about: dict[str | None, str] = {}
-            for name, text in problems:
-                about.setdefault(name, text)
+            about = dict(reversed(problems))  # the first of each column
             return {
                 "file": self.files.data.name,
                 "rows": self.rows.num_rows,
@@ -461,15 +459,8 @@ class Workshop:
             relation = check_relation("replace" if ledger is None else ledger["relation"])
             label, columns = placeholders(self.draft.entries)
             budget = Budget(epsilon=epsilon, delta=delta, relation=relation)
-            found = price(
-                label,
-                columns,
-                rows=self.rows.num_rows,
-                counted=self._counted_rows(len(columns), budget),
-                epsilon=epsilon,
-                delta=delta,
-                relation=relation,
-            )
+            counted = self._counted_rows(len(columns), budget)
+            found = price(label, columns, budget, rows=self.rows.num_rows, counted=counted)
             for change in found["if_public"]:
                 change["id"] = int(change.pop("column"))
                 change["name"] = shown_name(self.draft.entries[change["id"]].name)

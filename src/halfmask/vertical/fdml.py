@@ -24,9 +24,9 @@ import numpy as np
 from halfmask.accounting.budget import Budget
 from halfmask.data.products import block
 from halfmask.errors import InputError, check_positive
-from halfmask.mechanisms.release import PaidRows, Releaser, Rows, Sensitivity, batch_of
+from halfmask.mechanisms.release import PaidRows, Releaser, Sensitivity, batch_of
 from halfmask.progress import tell
-from halfmask.types import Vector
+from halfmask.types import Integers, Vector
 from halfmask.vertical.admm import LossName, loss_named
 from halfmask.vertical.block import bounded_rows
 from halfmask.vertical.channel import (
@@ -164,10 +164,10 @@ class FdmlParty(Party):
             return self._scores(request)
         return self._step(request)
 
-    def _exact_scores(self, rows: Rows) -> Vector:
+    def _exact_scores(self, rows: Integers) -> Vector:
         return np.asarray(block(self.matrix, rows) @ self.x, dtype=np.float64)
 
-    def _clipped_scores(self, rows: Rows) -> Vector:
+    def _clipped_scores(self, rows: Integers) -> Vector:
         return np.clip(self._exact_scores(rows), -self.noise.score_bound, self.noise.score_bound)
 
     def _scores(self, request: Message) -> Message:
@@ -181,7 +181,7 @@ class FdmlParty(Party):
             scores = scores + self.noise.std * self._releaser.unpaid_normal(len(scores))
         return request.reply(arrays={"scores": scores})
 
-    def _exact_gradient(self, slopes: Vector, rows: Rows) -> Vector:
+    def _exact_gradient(self, slopes: Vector, rows: Integers) -> Vector:
         return np.asarray(block(self.matrix, rows).T @ slopes, dtype=np.float64)
 
     def _step(self, request: Message) -> Message:
