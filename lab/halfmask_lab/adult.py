@@ -45,16 +45,14 @@ def erm(
         for reached in PUBLISHED_AT_A_TENTH.values():
             axes.plot(0.1, reached, "x", color="gray")
 
-    figure = None
-    if out is not None:
-        figure = accuracy_figure(
-            out / "adult-erm.png",
-            rows,
-            {"auto": "Halfmask, default", "dp-sgd": "dp-sgd"},
-            title="Adult, every column and the label private (crosses: published)",
-            budget="replace, delta = 1/n²",
-            besides=published,
-        )
+    figure = accuracy_figure(
+        out and out / "adult-erm.png",
+        rows,
+        {"auto": "Halfmask, default", "dp-sgd": "dp-sgd"},
+        title="Adult, every column and the label private (crosses: published)",
+        budget="replace, delta = 1/n²",
+        besides=published,
+    )
     return {
         "name": "adult-erm",
         "data": "real",

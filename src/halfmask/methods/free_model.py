@@ -240,9 +240,14 @@ def _read(
     if logistic and not np.all((numbers == 0) | (numbers == 1)):
         raise InputError("Expected targets 0 and 1 for two classes.")
     return _Data(
-        columns=columns, levels=sizes, ordered=kinds, target=numbers, weights=each,
-        logistic=logistic, many=outputs > 1 or columns.rows > _MANY_ROWS,
-    )  # fmt: skip
+        columns=columns,
+        levels=sizes,
+        ordered=kinds,
+        target=numbers,
+        weights=each,
+        logistic=logistic,
+        many=outputs > 1 or columns.rows > _MANY_ROWS,
+    )
 
 
 def _whole_number(name: str, value: int, least: int = 0) -> int:
@@ -709,12 +714,10 @@ def _parts(value: Any) -> Iterator[Any]:
 
     if isinstance(value, BaseEstimator):
         yield value
-        for each in value.get_params(deep=False).values():
-            yield from _parts(each)
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _parts(each)
-    elif isinstance(value, list | tuple | set | frozenset):
+        value = value.get_params(deep=False)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple | set | frozenset):
         for each in value:
             yield from _parts(each)
 

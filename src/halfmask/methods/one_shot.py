@@ -442,9 +442,13 @@ def evidence_ridge(
     if not values.size:
         empty = np.zeros((width, targets))
         return Ridge(
-            coef=empty, basis=vectors, eigenvalues=values, penalty=values, prior=0.0,
+            coef=empty,
+            basis=vectors,
+            eigenvalues=values,
+            penalty=values,
+            prior=0.0,
             label_variance=label_scale,
-        )  # fmt: skip
+        )
     energy = vectors.T @ statistic
     power = (energy**2).sum(axis=1)
     # Scores with this prior vary as much as labels do; a prior far above it can only be noise.
