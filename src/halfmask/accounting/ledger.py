@@ -141,12 +141,9 @@ def _dumps(fields: Mapping[str, Any]) -> bytes:
     return text.encode("ascii")
 
 
-def _digest(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(_dumps(fields)).hexdigest()
-
-
 def _sealed(fields: dict[str, Any]) -> bytes:
-    return _dumps({**fields, "hash": _digest(fields)}) + b"\n"
+    digest = hashlib.sha256(_dumps(fields)).hexdigest()
+    return _dumps({**fields, "hash": digest}) + b"\n"
 
 
 def header_line(budget: Budget, *, created: str) -> bytes:
