@@ -58,6 +58,7 @@ _COMPARISON = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
 # How far curvatures may be from those of a normal score.
 _NORMAL = 0.2
 _STEEPEST = 1.5
+_BLURRED = 0.5
 # By how much a released base rate, or a free model, may typically be off.
 _SHIFT = 0.15
 # By how much of a spread errors that are cut may typically move the mean of a number.
@@ -471,12 +472,13 @@ class AdditiveRun:
             scores = scores + unit * paired.scores(self._columns)
             added += unit * paired.intercept
             spread = math.hypot(spread, unit * paired.spread)
-        shift, slope = self._compared(middle, scores - middle, unit, spread, base - middle)
+        own = math.sqrt(max(spread**2 - (0.0 if known is None else float(np.var(known))), 0.0))
+        shift, slope = self._compared(middle, scores - middle, unit, spread, own, base - middle)
         self._cover(middle + shift + slope * (scores - middle), base, unit, slope * spread)
-        own = added if offset_weights is not None else base + added
+        start = added if offset_weights is not None else base + added
         return self._fit(
             base,
-            intercept=middle + shift + slope * (own - middle),
+            intercept=middle + shift + slope * (start - middle),
             weights=[slope * weight for weight in weights],
             offset_weights=offset_weights,
             offset_start=offset_start,
@@ -513,7 +515,7 @@ class AdditiveRun:
             extra = extra + unit * paired.scores(self._columns)
             added, own = added + paired.intercept, math.hypot(own, paired.spread)
         missed = float(np.average(everyone - known, weights=counted)) if self._number else 0.0
-        shift, slope = self._compared(offset, extra, unit, unit * own, missed)
+        shift, slope = self._compared(offset, extra, unit, unit * own, unit * own, missed)
         spread = math.hypot(float(np.std(known)), own)
         self._cover(offset + shift + slope * extra, base, unit, spread)
         weights = [np.zeros(column.levels) for column in self._columns]
@@ -849,11 +851,18 @@ class AdditiveRun:
     # --- comparison and covered scores
 
     def _compared(
-        self, offset: Floats | float, extra: Floats, unit: float, spread: float, missed: float
+        self,
+        offset: Floats | float,
+        extra: Floats,
+        unit: float,
+        spread: float,
+        own: float,
+        missed: float,
     ) -> tuple[float, float]:
         """Shift and slope of offset + shift + slope · extra: one Newton step from 0 and 1.
 
-        By `missed` the mean label exceeds that of the offset. Of a number that is known without a
+        `spread` is what the standard deviation of `extra` is taken to be, `own` the part of it that
+        private columns have, which noisy counts may tell wrongly. By `missed` the mean label exceeds that of the offset. Of a number that is known without a
         cut, and the shift is what makes predictions right on average: errors that are cut would
         move it towards the median.
 
@@ -874,7 +883,10 @@ class AdditiveRun:
         noisy = self._comparison_stage.release(sums / units, moves) * units
         noise = self._comparison_stage.noise(moves) * units
         mean = float(np.clip(noisy[2] / self._n, -long, long))
-        variance = max(float(noisy[3] / self._n) - mean**2, float(noise[3] / self._n), 1e-6)
+        believed, doubted = (spread / unit) ** 2, (own / unit) ** 2
+        told = float(noisy[3] / self._n) - mean**2 - believed
+        heard = doubted**2 / (doubted**2 + float(noise[3] / self._n) ** 2)
+        variance = max(believed + heard * told, believed - doubted, 0.02 * believed, 1e-6)
         # Curvatures as released, held against those of a normal score as far as they are noisy.
         known = self._shards.gather(offset) if isinstance(offset, np.ndarray) else offset
         normal = self._n * self._curvatures(known / unit, mean, variance, short)
@@ -888,8 +900,9 @@ class AdditiveRun:
         covariance = np.linalg.inv(precise @ bent + np.diag([1 / _SHIFT**2, 1e-9]))
         off = covariance @ (precise @ noisy[:2])
         slope, blur = 1 + float(off[1]), math.sqrt(float(covariance[1, 1]))
+        # A slope that is hardly known counts little, however steep it seems.
         shrunk = max(slope - blur**2 / slope, 0.0) if slope > 0 else 0.0
-        used = min(shrunk, _STEEPEST)
+        used = min(shrunk, _STEEPEST) * min(_BLURRED / blur, 1.0) ** 2
         # The best shift at the slope that is used.
         shift = float(off[0] + covariance[0, 1] / covariance[1, 1] * (used - slope))
         # Where the scores are given up, the offset alone is left: it needs no shift.
