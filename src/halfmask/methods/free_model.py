@@ -191,7 +191,8 @@ def cross_fitted(
     number of trees serves all models: the one with the least loss on held-out rows, unless `trees`
     gives it. Up to 50,000 rows other trees start from an additive model, and the scores of both are
     blended by that loss, unless `trees` is given. Above 200,000 rows there are two folds, and at
-    most 200 trees of twice the rate. Where this is one of several `outputs`, there are three folds and as few trees.
+    most 200 trees of twice the rate. Where this is one of several `outputs`, there are three folds
+    and as few trees.
     """
     data = _read(codes, target, levels, ordered, task, weights, outputs)
     folds = min(folds, 3) if outputs > 1 else folds
@@ -395,7 +396,7 @@ def _vectors(data: _Data) -> list[Floats]:
         column = CodedColumn(
             name="", private=False, codes=data.columns.codes[j], levels=levels, values=values
         )
-        counts = np.bincount(column.codes, data.weights, minlength=levels)
+        counts = np.bincount(column.codes, data.weights, minlength=levels).astype(np.float64)
         feature = level_features(column, counts, 0.0, float(counts.sum()))
         found.append((feature.vectors - feature.mean)[feature.groups])
         if not ordered:
@@ -438,7 +439,7 @@ def _ridge(
     return found
 
 
-def _loss(data: _Data, some: NDArray[np.bool_], scores: Floats) -> float:
+def _loss(data: _Data, some: NDArray[Any], scores: Floats) -> float:
     """Log loss or half the squared error, summed over some rows."""
     weights, target = data.weights[some], data.target[some]
     if data.logistic:
