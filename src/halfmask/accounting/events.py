@@ -113,6 +113,7 @@ class PoissonGaussianEvent:
             1 / _FARTHEST <= self.noise_multiplier <= _FARTHEST,
             f"Expected a finite noise multiplier > 0, got {self.noise_multiplier}.",
         )
+        object.__setattr__(self, "noise_multiplier", float(self.noise_multiplier))
         _require(0 <= self.rate <= 1, f"Expected a sampling rate in [0, 1], got {self.rate}.")
         _require_count(self.steps, "steps", 0)
         _require(

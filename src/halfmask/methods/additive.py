@@ -862,7 +862,9 @@ class AdditiveRun:
         """Shift and slope of offset + shift + slope · extra: one Newton step from 0 and 1.
 
         `spread` is what the standard deviation of `extra` is taken to be, `own` the part of it that
-        private columns have, which noisy counts may tell wrongly. By `missed` the mean label exceeds that of the offset. Of a number that is known without a
+        private columns have, which noisy counts may tell wrongly.
+
+        By `missed` the mean label exceeds that of the offset. Of a number that is known without a
         cut, and the shift is what makes predictions right on average: errors that are cut would
         move it towards the median.
 
