@@ -399,8 +399,9 @@ class AdditiveRun:
             numbers=len(_COMPARISON),
             skew=_SKEW_OF_NUMBERS if self._number else _SKEW,
         )
-        # The rest was learnt by other weights, and may be off by more.
-        self._off = math.hypot(_SHIFT, 1 - self._n / self._even_n)
+        # Under a private label the rest was learnt by other weights, and may be off by more.
+        more = 1 - self._n / self._even_n if table.label_private else 0.0
+        self._off = math.hypot(_SHIFT, more)
         self._given = np.ones(table.n) if sample_weight is None else sample_weight
         stages = self.plan.stages(private_columns=len(self._private), number=self._number)
         self._open(releaser, stages)
