@@ -92,7 +92,7 @@ class FreeModel:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> FreeModel:
         """The model that `to_arrays` took apart."""
-        if "by_level" not in arrays:  # stored by a version before 0.2
+        if "by_level" not in arrays:  # stored before models had one
             arrays = {**arrays, "by_level": np.zeros_like(arrays.get("order", 0.0), dtype=float)}
         absent = [name for name in ("start", *_ARRAYS) if name not in arrays]
         if absent:
