@@ -111,6 +111,7 @@ def judge(
     label, predicted = np.concatenate(labels), np.concatenate(found)
     numbers = model.task == "regression"
     result: dict[str, Any] = dict(score_rows(label, predicted, numbers=numbers))
+    result["without_label"] = start - len(label)
     result["constant"] = _constant(label, predicted, numbers=numbers)
     if free:
         result["public_columns_alone"] = _brief(label, np.concatenate(free), numbers=numbers)

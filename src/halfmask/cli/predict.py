@@ -162,6 +162,8 @@ def _text(measured: dict[str, Any], by: str | None) -> str:
 
     main = {name: measured[name] for name in _MAIN if name in measured}
     lines = [f"{shown_score(name):>10}  {_shown(value)}" for name, value in main.items()]
+    if measured["without_label"]:
+        lines.append(f"Left out, since they have no label: {measured['without_label']:,} rows.")
     for title, key in (
         ("a constant", "constant"),
         ("the public columns alone", "public_columns_alone"),
