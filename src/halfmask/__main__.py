@@ -17,11 +17,10 @@ def main() -> None:
         from halfmask.cli import main as run
 
         run()
-    except KeyboardInterrupt:
-        sys.stderr.write("Interrupted.\n")
-        _ended.append(130)
-    except SystemExit as end:
-        if end.code != 130:
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, KeyboardInterrupt):
+            sys.stderr.write("Interrupted.\n")
+        elif end.code != 130:
             raise
         _ended.append(130)
 
@@ -29,9 +28,8 @@ def main() -> None:
 def _last() -> None:
     """Where Ctrl-C came within an `exec`, Python would end by the signal, though it was caught."""
     if _ended:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
         os._exit(_ended[0])
 
 

@@ -513,23 +513,12 @@ class _View:
         column = columns[place]
         if model.fit.feature_map is not None and column.role == "public":
             return self._asked(model, place)
-        start = 0
-        for role in ("public", "private"):
-            for each, coding in zip(columns, self.codings, strict=True):
-                if each.role != role:
-                    continue
-                if each.name == column.name:
-                    own: Floats = model.fit.coef[:, start : start + coding.width].T
-                    return self._own(own, coding)
-                start += coding.width
-            if role == "public" and model.fit.feature_map is not None:
-                # Mapped public features come first, however many they are.
-                start = model.fit.coef.shape[1] - sum(
-                    coding.width
-                    for each, coding in zip(columns, self.codings, strict=True)
-                    if each.role == "private"
-                )
-        raise AssertionError(column.name)
+        # Public features come first; those that were mapped are however many there are.
+        order = sorted(range(len(columns)), key=lambda each: columns[each].role == "private")
+        behind = sum(self.codings[each].width for each in order[order.index(place) :])
+        start = model.fit.coef.shape[1] - behind
+        own: Floats = model.fit.coef[:, start : start + self.codings[place].width].T
+        return self._own(own, self.codings[place])
 
     @staticmethod
     def _own(weights: Floats, coding: Coding | Grid) -> Floats:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from halfmask.cli.options import PATH
 from halfmask.cli.output import emit, json_option, note, reporting
 from halfmask.cli.predict import is_vertical
-
-if TYPE_CHECKING:
-    pass
 
 _NAMES = {"html": "report.html", "md": "report.md", "json": "report.json", "card": "README.md"}
 

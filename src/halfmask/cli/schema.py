@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -377,11 +376,9 @@ def _text(found: Checked, file: Path, epsilon: float) -> str:
 
 
 def _counted(found: Checked) -> str:
-    states = Counter(state == "parses" for state in found.states.values())
-    words = [f"{states[True]} of {len(found.states)} declared columns parse"]
-    if not found.faults:
-        words.append("no faults")
-    return ", ".join(words)
+    parse = sum(state == "parses" for state in found.states.values())
+    told = f"{parse} of {len(found.states)} declared columns parse"
+    return told if found.faults else f"{told}, no faults"
 
 
 def _bullet(finding: Finding) -> str:
