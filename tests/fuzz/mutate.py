@@ -110,7 +110,7 @@ def damaged_tree(rng: Random, tree: Any, most: int = 3) -> Any:
             if isinstance(source, (dict, list)) and (other in source or isinstance(source, list)):
                 try:
                     holder[key] = copy.deepcopy(source[other])
-                except (IndexError, KeyError):
+                except (IndexError, KeyError, RecursionError):
                     holder[key] = None
         elif kind == 5 and isinstance(holder, dict):
             holder[rng.choice((*WORDS, *holder))] = holder.pop(key)

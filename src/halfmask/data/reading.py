@@ -436,10 +436,14 @@ def _then(first: str, rest: Iterable[str]) -> list[str]:
 
 
 def _check_names(names: Sequence[str], name: str) -> None:
+    """Names by their places: of a CSV without its header they are the values of a row."""
     twice = [column for column, count in Counter(names).items() if count > 1]
     if twice:
-        parts = [f"{each!r} twice (columns {_places(names, each)})" for each in twice[:8]]
-        raise DataError(f"{name} has the column {', '.join(parts)}: rename or remove one of them.")
+        parts = [f"columns {_places(names, each)}" for each in twice[:8]]
+        raise DataError(
+            f"{name} has one name for {', and one for '.join(parts)}: rename or remove one of "
+            "them. (Is the line with the names of the columns there?)"
+        )
 
 
 def _places(names: Sequence[str], name: str) -> str:

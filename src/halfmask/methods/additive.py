@@ -58,6 +58,10 @@ _COMPARISON = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
 # How far curvatures may be from those of a normal score.
 _NORMAL = 0.2
 _STEEPEST = 1.5
+_BLURRED = 0.5
+# How far labels of rows of large units may lie from those of others: classes, and numbers in parts
+# of half their range.
+_SKEW, _SKEW_OF_NUMBERS = 0.3, 0.05
 # By how much a released base rate, or a free model, may typically be off.
 _SHIFT = 0.15
 # By how much of a spread errors that are cut may typically move the mean of a number.
@@ -210,14 +214,19 @@ def row_weights(
     mu: float,
     given: Floats | None = None,
     shards: Shards = ALONE,
+    *,
+    numbers: int | None = None,
+    skew: float = 0.0,
 ) -> tuple[Floats, float, float]:
     """Public weights in [0, 1], by which a unit counts as at most so many rows; that number; total.
 
-    Rows per unit and the weights `given` are public; the largest of these counts as 1.
+    Rows per unit and the weights `given` are public; the largest of these counts as 1. `numbers`
+    are as many as a stage releases, `skew` as in `unit_weights`.
     """
     weights, most = np.ones(table.n), 1.0
     if table.unit is not None:
-        found = unit_weights(table.unit, numbers=16 * len(table.coded), mu=mu, relation=relation)
+        numbers = 16 * len(table.coded) if numbers is None else numbers
+        found = unit_weights(table.unit, numbers=numbers, mu=mu, relation=relation, skew=skew)
         weights, most = found.rows, float(found.most)
     if given is not None:
         weights = weights * (given / given.max())
@@ -379,6 +388,18 @@ class AdditiveRun:
             mu=mu,
             several=len(table.classes or ()) > 2,
         )
+        # Base rates and the comparison count rows as they are, as far as noise allows: rows of
+        # large units often have other labels, and a model is to be right on average of rows.
+        self._even, self._even_most, self._even_n = row_weights(
+            table,
+            releaser.relation,
+            mu * math.sqrt(self.plan.base + self.plan.comparison),
+            sample_weight,
+            releaser.shards,
+            numbers=len(_COMPARISON),
+            skew=_SKEW_OF_NUMBERS if self._number else _SKEW,
+        )
+        self._given = np.ones(table.n) if sample_weight is None else sample_weight
         stages = self.plan.stages(private_columns=len(self._private), number=self._number)
         self._open(releaser, stages)
         self._notes = (plan_in_words(stages), *_notes(table, public_model, sample_weight))
@@ -406,8 +427,16 @@ class AdditiveRun:
 
     def _open(self, releaser: Releaser, stages: Sequence[PlannedStage]) -> None:
         """All releases, opened before the first one: they are charged together."""
+        most = {"base": self._even_most, "comparison": self._even_most}
         opened = {
-            each.name: Stage(releaser, self._mu, each.share, each.releases, self._most, each.what)
+            each.name: Stage(
+                releaser,
+                self._mu,
+                each.share,
+                each.releases,
+                most.get(each.name, self._most),
+                each.what,
+            )
             for each in stages
         }
         self._base_stage = opened.get("base")
@@ -471,12 +500,13 @@ class AdditiveRun:
             scores = scores + unit * paired.scores(self._columns)
             added += unit * paired.intercept
             spread = math.hypot(spread, unit * paired.spread)
-        shift, slope = self._compared(middle, scores - middle, unit, spread, base - middle)
+        own = math.sqrt(max(spread**2 - (0.0 if known is None else float(np.var(known))), 0.0))
+        shift, slope = self._compared(middle, scores - middle, unit, spread, own, base - middle)
         self._cover(middle + shift + slope * (scores - middle), base, unit, slope * spread)
-        own = added if offset_weights is not None else base + added
+        start = added if offset_weights is not None else base + added
         return self._fit(
             base,
-            intercept=middle + shift + slope * (own - middle),
+            intercept=middle + shift + slope * (start - middle),
             weights=[slope * weight for weight in weights],
             offset_weights=offset_weights,
             offset_start=offset_start,
@@ -489,7 +519,7 @@ class AdditiveRun:
     def _beside_free_model(self) -> AdditiveFit:
         """Label public: a free model of the public columns, and what private ones add to it."""
         free, places = None, tuple(self._public)
-        everyone, counted = (self._shards.gather(each) for each in (self._target, self._weights))
+        everyone, counted = (self._shards.gather(each) for each in (self._target, self._given))
         base = float(np.average(everyone, weights=counted))
         if not self._number:
             base = float(logit(np.clip(base, 1e-3, 1 - 1e-3)))
@@ -513,7 +543,7 @@ class AdditiveRun:
             extra = extra + unit * paired.scores(self._columns)
             added, own = added + paired.intercept, math.hypot(own, paired.spread)
         missed = float(np.average(everyone - known, weights=counted)) if self._number else 0.0
-        shift, slope = self._compared(offset, extra, unit, unit * own, missed)
+        shift, slope = self._compared(offset, extra, unit, unit * own, unit * own, missed)
         spread = math.hypot(float(np.std(known)), own)
         self._cover(offset + shift + slope * extra, base, unit, spread)
         weights = [np.zeros(column.levels) for column in self._columns]
@@ -638,14 +668,14 @@ class AdditiveRun:
     def _base_rate(self, window: tuple[float, float] = (-1.0, 1.0)) -> float:
         """Log odds of the second class, or the mean of a number within `window`."""
         assert self._base_stage is not None
-        weights, n = self._weights, self._n
+        weights, n = self._even, self._even_n
         if self._number:
             middle, half = sum(window) / 2, (window[1] - window[0]) / 2
             held = weights * self._labelled * np.clip((self._target - middle) / half, -1, 1)
             if self._may_lack:
                 value = np.array([held.sum(), weights @ self._labelled])
                 total, n = self._base_stage.release(value, (2.0, math.sqrt(2)))
-                n = max(n, 0.05 * self._n)
+                n = max(n, 0.05 * self._even_n)
             else:
                 total = self._base_stage.release(np.array([held.sum()]), (2.0, 1.0))[0]
             self._base_doubt = half * self._base_stage.noise((2.0, 1.0)) / n
@@ -695,7 +725,7 @@ class AdditiveRun:
     def _widened(self, window: tuple[float, float], unit: float) -> tuple[float, float]:
         """As wide as the noise of the mean allows: tails that the histogram misses count too."""
         assert self._base_stage is not None
-        noise = self._base_stage.noise((2.0, 1.0)) / self._n
+        noise = self._base_stage.noise((2.0, 1.0)) / self._even_n
         low, high = window
         more = max(_MEAN_NOISE * unit / noise - (high - low) / 2, 0.0)
         return max(low - more, -1.0), min(high + more, 1.0)
@@ -849,9 +879,18 @@ class AdditiveRun:
     # --- comparison and covered scores
 
     def _compared(
-        self, offset: Floats | float, extra: Floats, unit: float, spread: float, missed: float
+        self,
+        offset: Floats | float,
+        extra: Floats,
+        unit: float,
+        spread: float,
+        own: float,
+        missed: float,
     ) -> tuple[float, float]:
         """Shift and slope of offset + shift + slope · extra: one Newton step from 0 and 1.
+
+        `spread` is what the standard deviation of `extra` is taken to be, `own` the part of it that
+        private columns have, which noisy counts may tell wrongly.
 
         By `missed` the mean label exceeds that of the offset. Of a number that is known without a
         cut, and the shift is what makes predictions right on average: errors that are cut would
@@ -873,11 +912,14 @@ class AdditiveRun:
         units, moves = comparison_moves(short, long, number=self._number, cut=self._cut)
         noisy = self._comparison_stage.release(sums / units, moves) * units
         noise = self._comparison_stage.noise(moves) * units
-        mean = float(np.clip(noisy[2] / self._n, -long, long))
-        variance = max(float(noisy[3] / self._n) - mean**2, float(noise[3] / self._n), 1e-6)
+        mean = float(np.clip(noisy[2] / self._even_n, -long, long))
+        believed, doubted = (spread / unit) ** 2, (own / unit) ** 2
+        told = float(noisy[3] / self._even_n) - mean**2 - believed
+        heard = doubted**2 / (doubted**2 + float(noise[3] / self._even_n) ** 2)
+        variance = max(believed + heard * told, believed - doubted, 0.02 * believed, 1e-6)
         # Curvatures as released, held against those of a normal score as far as they are noisy.
         known = self._shards.gather(offset) if isinstance(offset, np.ndarray) else offset
-        normal = self._n * self._curvatures(known / unit, mean, variance, short)
+        normal = self._even_n * self._curvatures(known / unit, mean, variance, short)
         size = np.sqrt(normal[0] * np.array([normal[0], normal[0], normal[3], normal[3]]))
         doubt = _NORMAL * size * np.array([1, short, 1, 1])
         doubt[3] = _NORMAL * normal[3]
@@ -888,14 +930,15 @@ class AdditiveRun:
         covariance = np.linalg.inv(precise @ bent + np.diag([1 / _SHIFT**2, 1e-9]))
         off = covariance @ (precise @ noisy[:2])
         slope, blur = 1 + float(off[1]), math.sqrt(float(covariance[1, 1]))
+        # A slope that is hardly known counts little, however steep it seems.
         shrunk = max(slope - blur**2 / slope, 0.0) if slope > 0 else 0.0
-        used = min(shrunk, _STEEPEST)
+        used = min(shrunk, _STEEPEST) * min(_BLURRED / blur, 1.0) ** 2
         # The best shift at the slope that is used.
         shift = float(off[0] + covariance[0, 1] / covariance[1, 1] * (used - slope))
         # Where the scores are given up, the offset alone is left: it needs no shift.
         shift = min(max(shift, -3 * _SHIFT), 3 * _SHIFT) * min(used, 1.0)
         if self._number:
-            right = missed / unit - used * mean * _kept_of(short, float(noise[2] / self._n))
+            right = missed / unit - used * mean * _kept_of(short, float(noise[2] / self._even_n))
             shift += _kept_of(_OFF_BY_CUT, self._base_doubt / unit) * (right - shift)
         self.details["slope"] = {
             "estimate": slope,
@@ -925,7 +968,7 @@ class AdditiveRun:
             chance = expit(score)
             weight = bounded_weight(chance, 0.5, 0.5)
             error, bend = (target - chance) * weight, chance * (1 - chance) * weight
-        all_rows = self._weights[rows]
+        all_rows = self._even[rows]
         error, bend = all_rows * self._labelled[rows] * np.stack([error, bend])
         errors = error.sum(), error @ g, all_rows @ z, all_rows @ z**2
         return np.array([*errors, bend.sum(), bend @ g, bend @ z, bend @ (g * z)])

@@ -28,7 +28,7 @@ from halfmask.types import Floats
 
 # A class with fewer rows than so many standard deviations of their released count, or, where the
 # label is public, than so many over μ, shares its score with others like it.
-_UNCLEAR, _FEW = 3.0, 20.0
+_UNCLEAR, _FEW = 3.0, 5.0
 # What the comparison's sums get: errors by class, errors by score, curvature.
 _COMPARISON = np.array([0.15, 0.75, 0.10])
 # How far the curvature may be from what the released spread of scores says.
@@ -269,10 +269,11 @@ class ClassesRun(AdditiveRun):
 
     def _class_shares(self) -> Floats:
         """Each class's share of the rows: exact where the label is public, else one release."""
+        weights = self._given if self._base_stage is None else self._even
         counts = np.bincount(
-            self._class, self._weights * self._labelled, minlength=self._classes
+            self._class, weights * self._labelled, minlength=self._classes
         ).astype(np.float64)
-        self._unclear = _FEW * self._most / self._mu
+        self._unclear = _FEW * self._even_most / self._mu
         if self._base_stage is not None:
             moves = (math.sqrt(2), 1.0)
             counts = self._base_stage.release(counts, moves)
@@ -287,7 +288,7 @@ class ClassesRun(AdditiveRun):
 
     def _pooled(self, shares: Floats) -> tuple[NDArray[np.intp], Floats, Floats]:
         """The learnt class of each class, their log shares, and each class's log share within."""
-        rare = shares * self._n < self._unclear
+        rare = shares * self._even_n < self._unclear
         if rare.sum() < 2 or rare.all():
             rare[:] = False
         pool = np.cumsum(~rare) - 1
@@ -336,7 +337,7 @@ class ClassesRun(AdditiveRun):
         those of the rows of all machines.
         """
         places, scores, found = tuple(self._public), [], []
-        weights = self._shards.gather(self._weights)
+        weights = self._shards.gather(self._given)
         target = self._shards.gather(self._target.astype(np.float64))
         for k, output in enumerate(outputs):
             one = (target == k).astype(np.float64)
@@ -406,7 +407,7 @@ class ClassesRun(AdditiveRun):
             z = extra[:, rows] if extra.shape[1] > 1 else np.repeat(extra, n, axis=1)[:, rows]
             offset = known[:, rows] if known.shape[1] > 1 else known
             chances = softmax(offset + z, axis=0)
-            weights = self._weights[rows] * self._labelled[rows]
+            weights = self._even[rows] * self._labelled[rows]
             error = errors(chances, self._target[rows]) * weights
             z = z - z.mean(axis=0)
             length = np.maximum(np.sqrt(np.sum(z**2, axis=0)), 1e-12)
@@ -422,13 +423,13 @@ class ClassesRun(AdditiveRun):
         noisy = self._comparison_stage.release(value, moves)
         noise = self._comparison_stage.noise(moves) * units
         # Expected of scores whose variance is as released; held against what was measured.
-        likely = max(self._n * float(bends @ variance), 1e-9)
+        likely = max(self._even_n * float(bends @ variance), 1e-9)
         doubt = (_EXPECTED * likely) ** 2
         bent = likely + doubt / (doubt + noise[2] ** 2) * (float(noisy[-1] * units[2]) - likely)
         bent = max(bent, 0.2 * likely)
         slope, blur = 1 + float(noisy[-2] * units[1]) / bent, float(noise[1]) / bent
         used = min(max(slope - blur**2 / slope, 0.0), _STEEPEST) if slope > 0 else 0.0
-        bends = self._n * bends
+        bends = self._even_n * bends
         shifts = bends * noisy[:classes] * units[0] / (bends**2 + (noise[0] / _SHIFT) ** 2)
         # Where the scores are given up, what is known is left as it is.
         shifts = np.clip(shifts, -3 * _SHIFT, 3 * _SHIFT) * min(used, 1.0)
