@@ -270,9 +270,9 @@ class ClassesRun(AdditiveRun):
     def _class_shares(self) -> Floats:
         """Each class's share of the rows: exact where the label is public, else one release."""
         weights = self._given if self._base_stage is None else self._even
-        counts = np.bincount(
-            self._class, weights * self._labelled, minlength=self._classes
-        ).astype(np.float64)
+        counts = np.bincount(self._class, weights * self._labelled, minlength=self._classes).astype(
+            np.float64
+        )
         self._unclear = _FEW * self._even_most / self._mu
         if self._base_stage is not None:
             moves = (math.sqrt(2), 1.0)
