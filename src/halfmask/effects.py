@@ -17,13 +17,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, ndtr, softmax
 from scipy.stats import t as student
 
 from halfmask.accounting.budget import Budget
 from halfmask.data.encoding import Bins, Coding, Grid, Levels, Scaled
-from halfmask.errors import InputError
+from halfmask.errors import InputError, suggest
 from halfmask.progress import part_of
 from halfmask.table import Codes, Encoder, KeptColumn, Table
 from halfmask.types import Floats
@@ -192,8 +193,6 @@ class Effects(Sequence[Effect]):
         for effect in self._found:
             if effect.column == key:
                 return effect
-        from halfmask.errors import suggest
-
         hint = suggest(key, [effect.column for effect in self._found])
         raise KeyError(f"No column {key!r} in this model.{hint}")
 
@@ -295,8 +294,6 @@ def explain(model: Model, row: Any) -> Explanation:
 
     With more than two classes: to the score of the likeliest one.
     """
-    import pyarrow as pa
-
     if isinstance(row, dict):
         row = pa.table({name: [value] for name, value in row.items()})
     table = model.encode(row)
@@ -610,8 +607,6 @@ class _View:
     @cached_property
     def _blank(self) -> Table:
         """A row of missing cells."""
-        import pyarrow as pa
-
         schema = self.encoder.schema
         blank = {name: pa.array([None], pa.string()) for name in schema.read}
         first = schema.label.classes[0] if schema.label.classes else 0

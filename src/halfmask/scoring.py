@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.special import expit, softmax
 from sklearn.metrics import log_loss, r2_score, roc_auc_score, root_mean_squared_error
 
@@ -45,8 +46,7 @@ def scores(model: Model, rows: Table | Iterable[Table]) -> dict[str, float | Non
         known = table.labelled()
         assert known.label is not None
         labels.append(known.label)
-        number = model.task == "regression"
-        found.append(model.predict(known) if number else model.probabilities(known))
+        found.append(_predicted(model, known))
     if not labels:
         raise DataError("No row has a label: pass rows of which some have one.")
     label, predicted = np.concatenate(labels), np.concatenate(found)
@@ -334,8 +334,6 @@ def _categories(rows: Table) -> list[bool] | None:
 
 def _features(kind: str, rows: Table) -> Any:
     if kind == "linear" or not isinstance(rows.features, Codes):
-        from scipy import sparse
-
         return sparse.csr_matrix(np.hstack([rows.public, rows.private]))
     return np.column_stack(
         [

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.methods.auto import Choice
 from halfmask.model import Model
 from halfmask.progress import part_of
+from halfmask.scoring import scores
+from halfmask.storage import json_text, write_text
 from halfmask.table import Encoder, Table, read_frame
 from halfmask.training import choose_method, train, whole_seconds
 
@@ -264,7 +267,6 @@ def compare(
     """Train several methods on DATA (CSV or Parquet) and score them side by side."""
     from halfmask.model_folder import link_ledger
     from halfmask.settings import configs_for_methods
-    from halfmask.storage import json_text, write_text
 
     budget = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
     if test_file is None and out is None:
@@ -340,8 +342,6 @@ def compare(
 
 
 def _row(item: Trained, auto: str | None, test: Any, out: Path | None) -> dict[str, Any]:
-    from halfmask.scoring import scores
-
     model, name = item.model, item.choice.method
     row: dict[str, Any] = {
         "method": name,
@@ -358,8 +358,6 @@ def _row(item: Trained, auto: str | None, test: Any, out: Path | None) -> dict[s
 
 def _figure(rows: Sequence[Mapping[str, Any]], out: Path) -> str | None:
     """compare.svg, where there are scores to draw and matplotlib to draw them with."""
-    from importlib.util import find_spec
-
     metric = next((name for name in ("accuracy", "rmse") if name in rows[0]), None)
     if metric is None or find_spec("matplotlib") is None:
         return None
@@ -377,8 +375,6 @@ def _name(row: Mapping[str, Any]) -> str:
 
 def _shown(result: Mapping[str, Any]) -> object:
     from rich.console import Group
-
-    from halfmask.accounting.budget import printed
 
     rows = result["methods"]
     left_out = {"method", "auto", "epsilon", "seconds", "model", "test_rows"}

@@ -11,6 +11,8 @@ import click
 
 from halfmask.cli.options import PATH, encoded_pieces
 from halfmask.cli.output import emit, json_option, reporting
+from halfmask.errors import DataError, InputError
+from halfmask.storage import replacing
 
 if TYPE_CHECKING:
     from halfmask.data.reading import FileRows
@@ -31,9 +33,7 @@ if TYPE_CHECKING:
 def predict(model: Path, data: Path, out: Path | None, overwrite: bool, as_json: bool) -> None:
     """Predict the rows of DATA with MODEL (a folder that train wrote); rows stay in order."""
     from halfmask.data.reading import open_rows
-    from halfmask.errors import InputError
     from halfmask.model import Model
-    from halfmask.storage import replacing
 
     if as_json and out is None:
         raise InputError("With --json, name the file to write with --out.")
@@ -111,7 +111,6 @@ def evaluate(
     """
     from halfmask.data.frames import check_columns, texts
     from halfmask.data.reading import open_rows
-    from halfmask.errors import DataError, InputError
     from halfmask.model import Model
     from halfmask.report.covered import covered_scores
     from halfmask.scoring import judge
@@ -195,7 +194,6 @@ def _text(measured: dict[str, Any], by: str | None) -> str:
 def reference_of(model: Model, training: Path, data: Path) -> dict[str, Any]:
     """Models without privacy, fitted on one file and scored on another."""
     from halfmask.data.reading import read_frame
-    from halfmask.errors import InputError
     from halfmask.scoring import reference
 
     if model.encoder is None:
@@ -228,7 +226,6 @@ def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[st
     from halfmask.cli.vertical import load_model, named_files, scores_of
     from halfmask.data.encoding import level_codes
     from halfmask.data.frames import check_columns, numbers, texts
-    from halfmask.errors import DataError
     from halfmask.scoring import class_scores, score_rows
     from halfmask.table import read_frame
     from halfmask.vertical.queries import read_ids

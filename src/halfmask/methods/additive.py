@@ -399,6 +399,9 @@ class AdditiveRun:
             numbers=len(_COMPARISON),
             skew=_SKEW_OF_NUMBERS if self._number else _SKEW,
         )
+        # Under a private label the rest was learnt by other weights, and may be off by more.
+        more = 1 - self._n / self._even_n if table.label_private else 0.0
+        self._off = math.hypot(_SHIFT, more)
         self._given = np.ones(table.n) if sample_weight is None else sample_weight
         stages = self.plan.stages(private_columns=len(self._private), number=self._number)
         self._open(releaser, stages)
@@ -501,6 +504,10 @@ class AdditiveRun:
             added += unit * paired.intercept
             spread = math.hypot(spread, unit * paired.spread)
         own = math.sqrt(max(spread**2 - (0.0 if known is None else float(np.var(known))), 0.0))
+        if self._groups is not None:
+            # Sums were of weighed rows; the base rate is one of rows as they are.
+            scores, offset_start = scores + base - middle, offset_start + base - middle
+            middle = base
         shift, slope = self._compared(middle, scores - middle, unit, spread, own, base - middle)
         self._cover(middle + shift + slope * (scores - middle), base, unit, slope * spread)
         start = added if offset_weights is not None else base + added
@@ -534,7 +541,8 @@ class AdditiveRun:
             self._cut = tail_cut(left, counted / counted.sum(), self._farthest())
         offset = known[self._here]
         stage, bend_edges = self._stage_columns(offset if places else None, known)
-        part = self._descend(stage, offset, unit, base, known)
+        tilt = self._tilt(everyone, known)
+        part = self._descend(stage, offset + tilt, unit, base, known + tilt)
         placed = [unit * table for table in part.by_level()]
         extra = CodeSums(stage).scores(placed) + unit * part.intercept
         added, own, middle = part.intercept, part.spread, float(np.mean(known))
@@ -561,6 +569,15 @@ class AdditiveRun:
             bend=bend,
             pairs=[pair.scaled(slope * unit) for pair in paired.pairs],
         )
+
+    def _tilt(self, everyone: Floats, known: Floats) -> float:
+        """What makes a free model right on average of weighed rows, where rows are not alike."""
+        if self._groups is None:
+            return 0.0
+        weights = self._shards.gather(self._weights)
+        told = known if self._number else expit(known)
+        bend = weights if self._number else weights * told * (1 - told)
+        return float(weights @ (everyone - told) / max(bend.sum(), 1e-9))
 
     def _free_score(self, known: Floats, label: Floats, weights: Floats) -> dict[str, float]:
         """How well public columns alone tell a public label, on rows that they did not see."""
@@ -927,7 +944,7 @@ class AdditiveRun:
         bent = bent.reshape(2, 2).T
         # Shift and slope by what is likeliest: a shift is small, a slope may be anything.
         precise = bent.T / noise[:2] ** 2
-        covariance = np.linalg.inv(precise @ bent + np.diag([1 / _SHIFT**2, 1e-9]))
+        covariance = np.linalg.inv(precise @ bent + np.diag([1 / self._off**2, 1e-9]))
         off = covariance @ (precise @ noisy[:2])
         slope, blur = 1 + float(off[1]), math.sqrt(float(covariance[1, 1]))
         # A slope that is hardly known counts little, however steep it seems.
@@ -936,7 +953,7 @@ class AdditiveRun:
         # The best shift at the slope that is used.
         shift = float(off[0] + covariance[0, 1] / covariance[1, 1] * (used - slope))
         # Where the scores are given up, the offset alone is left: it needs no shift.
-        shift = min(max(shift, -3 * _SHIFT), 3 * _SHIFT) * min(used, 1.0)
+        shift = min(max(shift, -3 * self._off), 3 * self._off) * min(used, 1.0)
         if self._number:
             right = missed / unit - used * mean * _kept_of(short, float(noise[2] / self._even_n))
             shift += _kept_of(_OFF_BY_CUT, self._base_doubt / unit) * (right - shift)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,10 @@ from scipy.special import expit, logit
 from halfmask.errors import InputError
 from halfmask.methods.smooth_codes import level_features
 from halfmask.progress import tell
-from halfmask.table import CodedColumn
+from halfmask.table import CodedColumn, Task
 from halfmask.types import Floats
 
 Codes = NDArray[np.integer]
-Task = Literal["classification", "regression"]
 
 _LEAVES = 12
 _RATE = 0.08
@@ -93,7 +92,7 @@ class FreeModel:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> FreeModel:
         """The model that `to_arrays` took apart."""
-        if "by_level" not in arrays:  # stored by a version before 0.2
+        if "by_level" not in arrays:  # stored before models had one
             arrays = {**arrays, "by_level": np.zeros_like(arrays.get("order", 0.0), dtype=float)}
         absent = [name for name in ("start", *_ARRAYS) if name not in arrays]
         if absent:
@@ -296,9 +295,14 @@ def _read(
     if logistic and not np.all((numbers == 0) | (numbers == 1)):
         raise InputError("Expected targets 0 and 1 for two classes.")
     return _Data(
-        columns=columns, levels=sizes, ordered=kinds, target=numbers, weights=each,
-        logistic=logistic, many=outputs > 1 or columns.rows > _MANY_ROWS,
-    )  # fmt: skip
+        columns=columns,
+        levels=sizes,
+        ordered=kinds,
+        target=numbers,
+        weights=each,
+        logistic=logistic,
+        many=outputs > 1 or columns.rows > _MANY_ROWS,
+    )
 
 
 def _whole_number(name: str, value: int, least: int = 0) -> int:
@@ -392,7 +396,7 @@ def _vectors(data: _Data) -> list[Floats]:
         column = CodedColumn(
             name="", private=False, codes=data.columns.codes[j], levels=levels, values=values
         )
-        counts = np.bincount(column.codes, data.weights, minlength=levels)
+        counts = np.bincount(column.codes, data.weights, minlength=levels).astype(np.float64)
         feature = level_features(column, counts, 0.0, float(counts.sum()))
         found.append((feature.vectors - feature.mean)[feature.groups])
         if not ordered:
@@ -435,7 +439,7 @@ def _ridge(
     return found
 
 
-def _loss(data: _Data, some: NDArray[np.bool_], scores: Floats) -> float:
+def _loss(data: _Data, some: NDArray[Any], scores: Floats) -> float:
     """Log loss or half the squared error, summed over some rows."""
     weights, target = data.weights[some], data.target[some]
     if data.logistic:
@@ -866,12 +870,10 @@ def _parts(value: Any) -> Iterator[Any]:
 
     if isinstance(value, BaseEstimator):
         yield value
-        for each in value.get_params(deep=False).values():
-            yield from _parts(each)
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _parts(each)
-    elif isinstance(value, list | tuple | set | frozenset):
+        value = value.get_params(deep=False)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple | set | frozenset):
         for each in value:
             yield from _parts(each)
 
