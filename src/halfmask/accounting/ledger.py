@@ -564,10 +564,13 @@ class BudgetLedger(ABC):
         return _room(self.events(), self.budget)
 
     def check_room(self, events: Sequence[Event]) -> None:
-        """Raise BudgetExceededError where `events` do not fit now; charges nothing."""
-        self._check(self.events(), events)
+        """Raise BudgetExceededError where `events` do not fit now; charges nothing.
 
-    def _check(self, before: Sequence[Event], asked: Sequence[Event]) -> None:
+        They may be the beginning of a plan: what is asked for is told as a lower bound.
+        """
+        self._check(self.events(), events, "at least ")
+
+    def _check(self, before: Sequence[Event], asked: Sequence[Event], least: str = "") -> None:
         total = _composed([*before, *asked], self.delta, self.relation)
         if total <= self.epsilon * (1 + _SLACK):
             return
@@ -577,8 +580,8 @@ class BudgetLedger(ABC):
         raise BudgetExceededError(
             f"{self._name} refuses the charge; nothing was released. "
             f"Budget: epsilon {printed(self.epsilon)} at delta {self.delta:.3g} "
-            f"({self.relation}). Spent: {printed(spent)}. Asked: {printed(alone)}, which would "
-            f"bring the total to {printed(total)}. Left: a training with epsilon "
+            f"({self.relation}). Spent: {printed(spent)}. Asked: {least}{printed(alone)}, which "
+            f"would bring the total to {least}{printed(total)}. Left: a training with epsilon "
             f"{printed_room(left)} still fits. Ask for a smaller "
             "epsilon (more noise, fewer steps), or use other rows: a new ledger for the same rows "
             "would not make the guarantee true."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -290,6 +291,7 @@ def compare(
     if ledger_file is not None:
         book = Ledger.open(ledger_file)
         check_ledger(planned, book)
+    fresh = out is not None and not out.exists()
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         if book is None:
@@ -306,16 +308,20 @@ def compare(
                 item.model.save(out / item.choice.method)
                 link_ledger(out / item.choice.method, book.path)
 
-    with reporting("compare") as progress:
-        trained, total = run(
-            table,
-            planned,
-            budget,
-            encoder=encoder,
-            book=book,
-            keep=keep,
-            progress=progress,
-        )
+    try:
+        with reporting("compare") as progress:
+            trained, total = run(
+                table, planned, budget, encoder=encoder, book=book, keep=keep, progress=progress
+            )
+    except BaseException as error:
+        if book is not None and book.charged_here and isinstance(error, KeyboardInterrupt):
+            note(
+                f"Something was released by then, so epsilon {printed(book.spent())} stays spent "
+                f"in {book.path.name}. Models that were finished are kept."
+            )
+        elif fresh and out is not None and book is not None and not book.charged_here:
+            shutil.rmtree(out)
+        raise
     rows = [_row(item, planned.auto, test, out) for item in trained]
     result: dict[str, Any] = {
         "epsilon": epsilon,

@@ -92,7 +92,7 @@ def verify(*, file: Path, as_json: bool) -> None:
         "torn_bytes": chain.torn_bytes,
         "head_behind": chain.head_behind,
     }
-    lines = [f"{file}: intact, {len(chain.charges)} charges"]
+    lines = [f"{file}: intact, {len(chain.charges)} charge{'s' * (len(chain.charges) != 1)}"]
     if chain.torn_bytes:
         lines.append(
             f"A charge was interrupted while it was written ({chain.torn_bytes} bytes); nothing "

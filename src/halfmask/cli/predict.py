@@ -157,17 +157,17 @@ _MAIN = ("rows", "accuracy", "log_loss", "auc", "rmse", "r2")
 
 def _text(measured: dict[str, Any], by: str | None) -> str:
     """Within 80 columns."""
-    from halfmask.scoring import reference_lines, shown_score
+    from halfmask.scoring import reference_lines, told_scores
 
-    main = {name: measured[name] for name in _MAIN if name in measured}
-    lines = [f"{shown_score(name):>10}  {_shown(value)}" for name, value in main.items()]
+    lines = _lines({name: measured[name] for name in _MAIN if name in measured})
+    if measured["without_label"]:
+        lines.append(f"Left out, since they have no label: {measured['without_label']:,} rows.")
     for title, key in (
         ("a constant", "constant"),
         ("the public columns alone", "public_columns_alone"),
     ):
         if key in measured:
-            told = ", ".join(f"{shown_score(n)} {_shown(v)}" for n, v in measured[key].items())
-            lines.append(f"To compare, {title}: {told}.")
+            lines.append(f"To compare, {title}: {told_scores(measured[key])}.")
     if not measured["better_than_constant"]:
         lines.append(
             "On these rows the model is NO BETTER THAN A CONSTANT. More rows, a larger\n"
@@ -185,10 +185,7 @@ def _text(measured: dict[str, Any], by: str | None) -> str:
     if by is not None:
         lines += ["", f"By {by}:"]
         for name, each in measured["groups"].items():
-            told = ", ".join(
-                f"{shown_score(n)} {'-' if v is None else _shown(v)}" for n, v in each.items()
-            )
-            lines.append(f"  {name[:20]:<20}  {told}")
+            lines.append(f"  {name[:20]:<20}  {told_scores(each)}")
     if "reference" in measured:
         lines += reference_lines(measured["reference"], "fitted on --reference, on these rows")
     return "\n".join([*lines, "", NOT_COVERED])
@@ -255,14 +252,16 @@ def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[st
 
 
 def _emit(measured: Mapping[str, float | None], as_json: bool) -> None:
+    result = {**measured, "covered_by_guarantee": False}
+    emit(result, "\n".join([*_lines(measured), NOT_COVERED]), as_json)
+
+
+def _lines(measured: Mapping[str, float | None]) -> list[str]:
     from halfmask.scoring import shown_score
 
-    lines = [f"{shown_score(name):>10}  {_shown(value)}" for name, value in measured.items()]
-    result = {**measured, "covered_by_guarantee": False}
-    emit(result, "\n".join([*lines, NOT_COVERED]), as_json)
+    def shown(value: float | None) -> str:
+        if value is None:
+            return "undefined: these rows hold one class only"
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
-
-def _shown(value: float | None) -> str:
-    if value is None:
-        return "undefined: these rows hold one class only"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+    return [f"{shown_score(name):>10}  {shown(value)}" for name, value in measured.items()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from textwrap import TextWrapper, fill
 from typing import TYPE_CHECKING, Any
@@ -347,12 +346,12 @@ def check(
     found = check_file(file, schema_file, budget)
     if full is not None and found.schema is not None:
         write_text(full, found.schema.to_toml())
-    emit(found.to_json(), _text(found, file), as_json)
+    emit(found.to_json(), _text(found, file, epsilon), as_json)
     if found.faults:
         raise click.exceptions.Exit(2)
 
 
-def _text(found: Checked, file: Path) -> str:
+def _text(found: Checked, file: Path, epsilon: float) -> str:
     rows = "" if found.rows is None else f": {found.rows:,} rows"
     parts = [f"{file}{rows}, {_counted(found)}."]
     for title, findings in (("Faults", found.faults), ("Warnings", found.warnings)):
@@ -361,20 +360,18 @@ def _text(found: Checked, file: Path) -> str:
             lines = [bullet.fill(finding.message) for finding in findings]
             parts.append("\n".join([f"{title} ({len(findings)}):", *lines]))
     if found.expectation is not None:
-        parts.append(_expected(found.expectation, found.rows))
+        parts.append(_expected(found.expectation, found.rows, epsilon))
     parts.append(fill(FOR_THE_HOLDER, _WIDTH))
     return "\n\n".join(parts)
 
 
 def _counted(found: Checked) -> str:
-    states = Counter(state == "parses" for state in found.states.values())
-    words = [f"{states[True]} of {len(found.states)} declared columns parse"]
-    if not found.faults:
-        words.append("no faults")
-    return ", ".join(words)
+    parse = sum(state == "parses" for state in found.states.values())
+    told = f"{parse} of {len(found.states)} declared columns parse"
+    return told if found.faults else f"{told}, no faults"
 
 
-def _expected(found: Expectation, rows: int | None) -> str:
+def _expected(found: Expectation, rows: int | None, epsilon: float) -> str:
     part = (
         f"of what your columns tell, a model keeps about {_percent(found.middle)}, from "
         f"{_percent(found.kept[0])} (if each tells little) to {_percent(found.kept[1])} (if they "
@@ -384,7 +381,7 @@ def _expected(found: Expectation, rows: int | None) -> str:
         part = "with so few rows and so small a budget only the base rate is released."
     elif found.verdict == "noise will win":
         part += " Expect hardly more than a constant, or than the free model of public columns."
-    sentence = f"{found.verdict.capitalize()}: {part}"
+    sentence = f"{found.verdict.capitalize()} at epsilon {epsilon:g}: {part}"
     if found.verdict != "noise will not win":
         sentence += f" About {found.rows_needed:,} rows, or a larger epsilon, would be safe."
     if rows is not None and found.counted < rows:

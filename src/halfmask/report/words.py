@@ -107,7 +107,7 @@ def guarantee(facts: Facts) -> list[tuple[str, str]]:
     )
     return [
         ("Who is protected?", whom),
-        ("Which columns are protected?", listed(protected(statement))),
+        ("Which columns are protected?", f"{listed(protected(statement))}."),
         (
             "Which columns are not protected at all?",
             f"{listed(unprotected(statement))}. They were used as they are. The number of rows is "

@@ -77,8 +77,8 @@ KEPT: dict[tuple[str, str], tuple[float, float, float, float]] = {
 _FROM, _TO, _POINTS = 0.05, 10.0, 33
 _SHOWN = 12
 BASED_ON = (
-    "Based on the rule of `halfmask check` (docs/check.md), held against what `halfmask reproduce "
-    f"tables` measured in {len(KEPT) * len(EPSILONS)} cases: {len(TABLES)} tables of 3,942 to "
+    'Based on the rule of "halfmask check" (docs/check.md), held against what "halfmask reproduce '
+    f'tables" measured in {len(KEPT) * len(EPSILONS)} cases: {len(TABLES)} tables of 3,942 to '
     "47,679 people, four sets of roles and four epsilons each. The line is their mean, nearly all "
     "lie in the band. A guide, not a bound; no value of your file is looked at."
 )

@@ -106,7 +106,7 @@ def _end(value: float, kind: str) -> str:
 
 
 # -P: a file such as numpy.py in the folder of the data must not be imported.
-_HALFMASK = (sys.executable, "-P", "-c", "from halfmask.cli import main; main()")
+_HALFMASK = (sys.executable, "-P", "-m", "halfmask")
 _GRACE = 10.0
 # Kinds of errors that follow from files, options and the ledger, never from a value of the data.
 _TOLD = ("budget-exceeded", "ledger", "schema", "usage", "file", "not-installed", "interrupted")
