@@ -98,6 +98,20 @@ def test_scores_by_group_are_those_of_the_groups_rows(trained: Path) -> None:
     assert found["left"]["rows"] + found["right"]["rows"] == 800
 
 
+def test_rows_without_a_label_are_counted_apart(tmp_path: Path) -> None:
+    table = rows(600, 4, 1.0)
+    label = pa.array([None if place % 6 == 0 else y.as_py() for place, y in enumerate(table["y"])])
+    pyarrow.csv.write_csv(table.set_column(2, "y", label), tmp_path / "rows.csv")
+    skips = SCHEMA.format(label="private").replace("classes", 'missing = "skip"\nclasses')
+    (tmp_path / "s.toml").write_text(skips)
+    words = ("--schema", tmp_path / "s.toml", "--epsilon", 2, "--out", tmp_path / "model")
+    halfmask("train", tmp_path / "rows.csv", *words, "--method", "gd")
+    found = json.loads(halfmask("evaluate", tmp_path / "model", tmp_path / "rows.csv", "--json"))
+    assert (found["rows"], found["without_label"]) == (500, 100)
+    said = halfmask("evaluate", tmp_path / "model", tmp_path / "rows.csv")
+    assert "Left out, since they have no label: 100 rows." in said
+
+
 @pytest.mark.slow
 def test_the_reference_without_privacy_is_given_on_request_and_marked(
     tmp_path: Path,

@@ -369,6 +369,9 @@ def test_a_spent_budget_says_what_is_left(user: User) -> None:
     user.types(f"{train} --out first")
     refused = user.types(f"{train} --out second", code=3)
     assert "nothing was released" in refused.output
+    asked = re.search(r"Asked: (at least )?([\d.]+)", " ".join(refused.output.split()))
+    assert asked
+    assert float(asked[2]) == 0.8 or (asked[1] and float(asked[2]) < 0.8), "a part is called so"
     left = float(re.search(r"with epsilon ([\d.]+) still fits", refused.output)[1])  # type: ignore[index]
     assert left > 0.2, "charges compose"
     larger = train.replace("0.8", f"{1.02 * left:.4f}")

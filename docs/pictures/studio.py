@@ -54,7 +54,7 @@ def main(out: Path, *, train: bool = True) -> None:
                     person.retype("#train-epsilon", "2")
                     person.press("Tab")
                 person.click("#start")
-                person.until(f"document.querySelector('#one').value === 'model-{number}'", 300)
+                person.until(f"document.querySelector('#one').value === 'model-{number}'", 1800)
             if train:
                 person.see("document.querySelector('#other').value = 'model-1'")
                 person.see("document.querySelector('#other').dispatchEvent(new Event('change'))")

@@ -18,16 +18,25 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 
 from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, ShareNoiseName, Update
 from halfmask.vertical.fdml import FdmlConfig
-from halfmask.vertical.files import PartyColumns, VerticalTable
+from halfmask.vertical.files import VerticalTable
 from halfmask.vertical.simulation import Simulation, simulate_admm, simulate_experts, simulate_fdml
 from halfmask_lab.loaders import load_a9a
 from halfmask_lab.results import Progress, result_row, silent
-from halfmask_lab.vertical_runs import choose_rho, choose_step_size, draw, repeated, test_loss
+from halfmask_lab.vertical_runs import (
+    choose_rho,
+    choose_step_size,
+    draw,
+    repeated,
+    task_of,
+    test_loss,
+)
 
-SPLIT = 66
+CUTS = (0, 66, 123)
 # One-hot groups of Adult behind the two halves: a row has at most one 1 in each of them.
 GROUPS = (8, 6)
 DELTA = 1e-6
@@ -40,30 +49,11 @@ EXPERT_EPSILONS = (0.3, 1.0, 3.0)
 
 def a9a_task(data: Path | None) -> VerticalTable:
     """The two parties of A."""
-    split = load_a9a(data)
-    train, test = sparse.csc_array(split.x_train), sparse.csc_array(split.x_test)
-    halves = (slice(0, SPLIT), slice(SPLIT, None))
-    return VerticalTable(
-        columns=tuple(
-            PartyColumns(
-                name=f"party {index}",
-                train=sparse.csr_array(train[:, half]),
-                test=sparse.csr_array(test[:, half]),
-                row_norm=float(np.sqrt(groups)),
-                nonnegative=True,
-            )
-            for index, (half, groups) in enumerate(zip(halves, GROUPS, strict=True), start=1)
-        ),
-        labels=(split.y_train + 1) / 2,
-        test_labels=(split.y_test + 1) / 2,
-    )
+    return task_of(load_a9a(data), CUTS, GROUPS, nonnegative=True)
 
 
 def baselines(task: VerticalTable) -> dict[str, float]:
     """scikit-learn's logistic regression on all columns and on the first party's, without noise."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import log_loss
-
     levels = {}
     for name, parts in (("central", task.columns), ("local", task.columns[:1])):
         stack = sparse.hstack if sparse.issparse(parts[0].train) else np.hstack
@@ -88,19 +78,19 @@ def run(
     rows = [result_row(name, "log_loss", [value]) for name, value in levels.items()]
 
     tell(0.1, "rho and step size on held-out training rows")
-    rho = choose_rho(task, RHOS, rounds=ROUNDS, strength=STRENGTH)
-    step = choose_step_size(task, STEP_SIZES, epochs=ROUNDS, strength=STRENGTH)
-    tell(0.3, "ADMM and SGD without noise")
     without_noise = AdmmConfig(rounds=ROUNDS, strength=STRENGTH, noise="none")
+    sgd_config = FdmlConfig(epochs=ROUNDS, strength=STRENGTH, noise="none")
+    rho = choose_rho(task, RHOS, without_noise)
+    step = choose_step_size(task, STEP_SIZES, sgd_config)
+    tell(0.3, "ADMM and SGD without noise")
     admm = simulate_admm(task, replace(without_noise, rho=rho.value))
-    sgd_config = FdmlConfig(epochs=ROUNDS, step_size=step.value, strength=STRENGTH, noise="none")
-    fdml = simulate_fdml(task, sgd_config)
+    fdml = simulate_fdml(task, replace(sgd_config, step_size=step.value))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)
         # A's own update, at its own best rho: all parties move at once against the whole residual.
-        written_rho = choose_rho(task, RHOS, rounds=ROUNDS, strength=STRENGTH, update="as-written")
-        config = replace(without_noise, rho=written_rho.value, update="as-written")
-        written = simulate_admm(task, config)
+        config = replace(without_noise, update="as-written")
+        written_rho = choose_rho(task, RHOS, config)
+        written = simulate_admm(task, replace(config, rho=written_rho.value))
     named = {"admm": admm, "admm-as-written": written, "fdml-sgd": fdml}
     curves = {name: simulation.history for name, simulation in named.items()}
     for name, simulation in named.items():

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sklearn.linear_model import LogisticRegression
+
 from halfmask.datasets import adult_roles, adult_tables, all_private, load_adult
 from halfmask.table import Table
 from halfmask_lab.results import Progress, accuracy, accuracy_figure, models, result_row, silent
@@ -43,16 +45,14 @@ def erm(
         for reached in PUBLISHED_AT_A_TENTH.values():
             axes.plot(0.1, reached, "x", color="gray")
 
-    figure = None
-    if out is not None:
-        figure = accuracy_figure(
-            out / "adult-erm.png",
-            rows,
-            {"auto": "Halfmask, default", "dp-sgd": "dp-sgd"},
-            title="Adult, every column and the label private (crosses: published)",
-            budget="replace, delta = 1/n²",
-            besides=published,
-        )
+    figure = accuracy_figure(
+        out and out / "adult-erm.png",
+        rows,
+        {"auto": "Halfmask, default", "dp-sgd": "dp-sgd"},
+        title="Adult, every column and the label private (crosses: published)",
+        budget="replace, delta = 1/n²",
+        besides=published,
+    )
     return {
         "name": "adult-erm",
         "data": "real",
@@ -66,8 +66,6 @@ def erm(
 
 
 def _without_privacy(table: Table, test: Table) -> float:
-    from sklearn.linear_model import LogisticRegression
-
     model = LogisticRegression(max_iter=1000).fit(table.private, table.label)
     return float(model.score(test.private, test.label))
 

@@ -12,10 +12,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
 
 from halfmask.accounting.budget import Budget
 from halfmask.datasets import all_private, load_adult
@@ -23,6 +26,7 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.table import Encoder, Table
 from halfmask.training import train
 from halfmask_lab.results import Progress, accuracy, ratio_row, silent
+from halfmask_lab.tables import load_rows
 
 Contenders = dict[str, Callable[[], Callable[[], float]]]
 
@@ -98,10 +102,6 @@ def _ours(table: Table, test: Table, method: str) -> Callable[[], float]:
 
 def _patients(folder: Path) -> Contenders:
     """The default and boosted trees on the first row of each patient, readmitted soon or not."""
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    from halfmask_lab.tables import load_rows
-
     rows = load_rows("diabetes", folder)
     encoder = Encoder.fit(rows.with_roles("all"), rows.train)
     table, test = encoder.encode(rows.train), encoder.encode(rows.test)
@@ -123,8 +123,6 @@ def _patients(folder: Path) -> Contenders:
 
 def _contenders(table: Table, test: Table) -> Contenders:
     """Each fits once and returns how to score the fit, so that scoring is not timed."""
-    from sklearn.linear_model import LogisticRegression
-
     X, y = table.private, table.label
 
     def plain() -> Callable[[], float]:
@@ -133,9 +131,7 @@ def _contenders(table: Table, test: Table) -> Contenders:
 
     contenders: Contenders = {
         "scikit-learn LogisticRegression": plain,
-        "additive": lambda: _ours(table, test, "additive"),
-        "one-shot": lambda: _ours(table, test, "one-shot"),
-        "gd": lambda: _ours(table, test, "gd"),
+        **{method: partial(_ours, table, test, method) for method in OURS},
     }
     try:
         from diffprivlib.models import LogisticRegression as PeerRegression

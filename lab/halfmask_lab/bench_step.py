@@ -84,10 +84,13 @@ def paired_any(batch: Batch) -> Step:
 def _autograd_step(rows: Tensor, labels: Tensor) -> Step:
     network = Mlp(WIDTHS)
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
+    return _optimized(optimizer, lambda: functional.cross_entropy(network(rows), labels))
 
+
+def _optimized(optimizer: Any, loss: Callable[[], Any]) -> Step:
     def step() -> None:
         optimizer.zero_grad()
-        functional.cross_entropy(network(rows), labels).backward()
+        loss().backward()
         optimizer.step()
 
     return step
@@ -120,13 +123,9 @@ def opacus_hooks(batch: Batch) -> Step:
         max_grad_norm=CLIP,
         expected_batch_size=len(batch.rows),
     )
-
-    def step() -> None:
-        optimizer.zero_grad()
-        functional.cross_entropy(network(batch.rows), batch.labels).backward()
-        optimizer.step()
-
-    return step
+    return _optimized(
+        optimizer, lambda: functional.cross_entropy(network(batch.rows), batch.labels)
+    )
 
 
 def opacus_ghost(batch: Batch) -> Step:
@@ -147,13 +146,7 @@ def opacus_ghost(batch: Batch) -> Step:
         expected_batch_size=len(batch.rows),
     )
     loss = DPLossFastGradientClipping(network, optimizer, nn.CrossEntropyLoss())
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss(network(batch.rows), batch.labels).backward()
-        optimizer.step()
-
-    return step
+    return _optimized(optimizer, lambda: loss(network(batch.rows), batch.labels))
 
 
 def torch_func(batch: Batch) -> Step:
@@ -231,8 +224,6 @@ class _Timing:
 
 def run(tell: Progress = silent, rounds: int = 25) -> dict[str, Any]:
     """Time everything and return what `halfmask bench step --json` prints."""
-    import torch
-
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     ratios: list[dict[str, Any]] = []
@@ -268,7 +259,6 @@ def run(tell: Progress = silent, rounds: int = 25) -> dict[str, Any]:
 
 
 def _time(size: int, rounds: int) -> dict[str, _Timing]:
-
     batch = make_batch(size)
     factories = {**OURS, **PEERS, PUBLIC_BATCH: public_batch}
     if size == SIZES[-1]:
@@ -309,7 +299,6 @@ def _peak_extra_memory(factory: Callable[[Batch], Step], size: int) -> float:
 
 
 def _grow(factory: Callable[[Batch], Step], size: int) -> float:
-
     batch = make_batch(size)
     step = factory(batch)
     gc.collect()

@@ -237,10 +237,8 @@ def run_figure(figure: Figure, out: Path | None, tell: Progress, *, seed: int) -
         "tuned": tuned,
         "tried": grids,
         "results": results,
-        "figure": None
-        if out is None
-        else accuracy_figure(
-            out / f"{figure.name}.png",
+        "figure": accuracy_figure(
+            out and out / f"{figure.name}.png",
             results,
             NAMES,
             title=figure.title if figure.data == "real" else f"{figure.title}\n{figure.data}",

@@ -16,12 +16,10 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from halfmask.errors import DataError
 from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, Update
 from halfmask.vertical.fdml import FdmlConfig
-from halfmask.vertical.files import PartyColumns, VerticalTable
+from halfmask.vertical.files import VerticalTable
 from halfmask.vertical.simulation import Simulation, simulate_admm, simulate_experts, simulate_fdml
 from halfmask_lab.a9a import RHO, RHOS, STRENGTH, baselines
 from halfmask_lab.loaders import load_gisette, load_gisette_rebuilt
@@ -32,6 +30,7 @@ from halfmask_lab.vertical_runs import (
     decomposed,
     draw,
     repeated,
+    task_of,
     test_loss,
 )
 
@@ -50,22 +49,8 @@ def gisette_task(data: Path | None) -> tuple[VerticalTable, str]:
         split, what = load_gisette(data), "real"
     except DataError:
         split, what = load_gisette_rebuilt(data), "stand-in: gisette-rebuilt, from MNIST"
-    parts = list(pairwise(CUTS))
-    task = VerticalTable(
-        columns=tuple(
-            PartyColumns(
-                name=f"party {index}",
-                train=np.ascontiguousarray(split.x_train[:, a:b]),
-                test=np.ascontiguousarray(split.x_test[:, a:b]),
-                row_norm=float(np.sqrt(b - a)),
-                nonnegative=False,
-            )
-            for index, (a, b) in enumerate(parts, start=1)
-        ),
-        labels=(split.y_train + 1) / 2,
-        test_labels=(split.y_test + 1) / 2,
-    )
-    return task, what
+    widths = [high - low for low, high in pairwise(CUTS)]
+    return task_of(split, CUTS, widths, nonnegative=False), what
 
 
 def run(
@@ -83,11 +68,13 @@ def run(
     rows = [result_row(name, "log_loss", [value]) for name, value in levels.items()]
 
     tell(0.05, "rho and step size on held-out training rows")
-    rho = choose_rho(task, RHOS, rounds=ADMM_ROUNDS, strength=STRENGTH)
-    step = choose_step_size(task, STEP_SIZES, epochs=SGD_EPOCHS, strength=STRENGTH)
+    ten_rounds = AdmmConfig(rounds=ADMM_ROUNDS, strength=STRENGTH, noise="none")
+    sgd_config = FdmlConfig(epochs=SGD_EPOCHS, strength=STRENGTH, noise="none")
+    rho = choose_rho(task, RHOS, ten_rounds)
+    step = choose_step_size(task, STEP_SIZES, sgd_config)
     tell(0.3, "ADMM without noise")
     whole = decomposed(task)
-    without_noise = AdmmConfig(rho=rho.value, rounds=30, strength=STRENGTH, noise="none")
+    without_noise = replace(ten_rounds, rho=rho.value, rounds=30)
     admm = simulate_admm(whole, without_noise)
     tenth = admm.history[ADMM_ROUNDS - 1]["test_loss"]
     rows.append(result_row("admm", "log_loss", [test_loss(admm)], rounds=30))
@@ -101,10 +88,7 @@ def run(
     runs: dict[float, Simulation] = {}
     for place, step_size in enumerate(STEP_SIZES):
         tell(0.35 + 0.05 * place, f"SGD, step size {step_size:g}")
-        sgd_config = FdmlConfig(
-            epochs=SGD_EPOCHS, step_size=step_size, strength=STRENGTH, noise="none"
-        )
-        runs[step_size] = simulate_fdml(task, sgd_config)
+        runs[step_size] = simulate_fdml(task, replace(sgd_config, step_size=step_size))
     sgd = runs[step.value]
     rows.append(result_row("fdml-sgd", "log_loss", [test_loss(sgd)], step_size=step.value))
     seen = min(STEP_SIZES, key=lambda size: test_loss(runs[size]))

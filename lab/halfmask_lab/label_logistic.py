@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
 
 from halfmask.accounting.budget import Budget
+from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods import bounds
 from halfmask.methods.fitted import LinearFit, linear_method
+from halfmask.methods.label_span import LabelSpanConfig, budget_shares
 from halfmask.methods.sgd import SplitRows
 from halfmask.settings import config_for
 from halfmask.table import Table
@@ -195,8 +198,6 @@ def risk(split: SplitRows, coef: Floats) -> float:
 
 def minimum(split: SplitRows) -> Floats:
     """The coefficients of least risk, without privacy."""
-    from scipy.optimize import minimize
-
     public = split.public[:]
 
     def risk(flat: Floats) -> tuple[float, Floats]:
@@ -241,8 +242,6 @@ def excess_bound(method: str, setting: Setting, *, epsilon: float, steps: int) -
             radius=radius, parameters=setting.parameters, noise_std=std, rows=setting.rows
         )
     if method == "label-span":
-        from halfmask.methods.label_span import LabelSpanConfig, budget_shares
-
         _, overhead = budget_shares(setting.rows, LabelSpanConfig(order="uniform"))
         return bounds.excess_of_label_span(
             radius=radius,
@@ -258,8 +257,6 @@ def excess_bound(method: str, setting: Setting, *, epsilon: float, steps: int) -
 
 def _descent_bound(method: str, setting: Setting, epsilon: float, steps: int) -> float:
     """Theorem 2.4, whose tail starts anywhere in the ball (2M), or the bound for smooth losses."""
-    from halfmask.accounting.calibrate import noise_multiplier
-
     split = method == "sgd"
     noise = noise_multiplier(
         Budget(epsilon=epsilon, delta=DELTA),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+from sklearn.datasets import load_svmlight_file
 
 from halfmask.data.reading import read_csv
 from halfmask.datasets import Split, data_dir, find_file, read_published, unpacked
@@ -159,8 +160,6 @@ def load_gisette(folder: str | Path | None = None) -> Split:
 
 
 def _parse_libsvm(content: bytes, columns: int, name: str) -> tuple[Any, np.ndarray]:
-    from sklearn.datasets import load_svmlight_file
-
     try:
         x, y = load_svmlight_file(io.BytesIO(content), n_features=columns, zero_based=False)
     except (ValueError, UnicodeDecodeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def ratio_row(
 
 
 def accuracy_figure(
-    path: Path,
+    path: Path | None,
     rows: Sequence[Mapping[str, Any]],
     names: Mapping[str, str],
     *,
@@ -113,15 +114,15 @@ def accuracy_figure(
     level: str = "without privacy",
     besides: Callable[[Any], None] = lambda axes: None,
 ) -> str | None:
-    """Accuracy against epsilon, a curve per method of `names`; None where matplotlib is missing.
+    """Accuracy against epsilon, a curve per method of `names`; None without a path or matplotlib.
 
     `level` names the line of the model without privacy, `besides` draws what else there is.
     """
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import NullLocator
-    except ModuleNotFoundError:
+    if path is None or find_spec("matplotlib") is None:
         return None
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
+
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
     for (method, name), marker in zip(names.items(), "os^Dv", strict=False):

@@ -15,13 +15,17 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 from scipy import sparse
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import log_loss
+from sklearn.model_selection import KFold
 
 from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.data.frames import numbers, texts
 from halfmask.schema import Column
+from halfmask.table import Task as Task
 
 Kind = Literal["binned", "boosted"]
-Task = Literal["classification", "regression"]
 
 BINS = 32
 PENALTIES = (0.3, 3.0, 30.0, 300.0)
@@ -77,16 +81,12 @@ def _loss(target: np.ndarray, predicted: np.ndarray, task: Task) -> float:
 
 def class_loss(target: np.ndarray, predicted: np.ndarray) -> float:
     """Log loss of the second class's chances, or of those of three classes and more."""
-    from sklearn.metrics import log_loss
-
     classes = 2 if predicted.ndim == 1 else predicted.shape[1]
     return float(log_loss(target, predicted, labels=list(range(classes))))
 
 
 def _folds(rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Shuffled, since published files are often in order of time."""
-    from sklearn.model_selection import KFold
-
     split: Iterator[tuple[np.ndarray, np.ndarray]] = KFold(
         _FOLDS, shuffle=True, random_state=_FOLD_SEED
     ).split(np.empty(rows))
@@ -113,8 +113,6 @@ def _fit_binned(
 
 
 def _ridge(penalty: float, task: Task) -> Any:
-    from sklearn.linear_model import LogisticRegression, Ridge
-
     if task == "regression":
         return Ridge(alpha=penalty, solver="sparse_cg")
     return LogisticRegression(C=1 / penalty, max_iter=500)
@@ -210,8 +208,6 @@ def _fit_boosted(
 
 
 def _trees(leaves: int, trees: int, categories: list[bool], task: Task) -> Any:
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-
     build = (
         HistGradientBoostingRegressor if task == "regression" else HistGradientBoostingClassifier
     )

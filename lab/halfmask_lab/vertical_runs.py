@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array, issparse
 
-from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, Update
+from halfmask.datasets import Split
+from halfmask.vertical.admm import AdmmConfig, DivergenceWarning
 from halfmask.vertical.block import Block
 from halfmask.vertical.fdml import FdmlConfig
-from halfmask.vertical.files import VerticalTable
+from halfmask.vertical.files import PartyColumns, VerticalTable
 from halfmask.vertical.simulation import Simulation, SimulationBudget, simulate_admm, simulate_fdml
 
 Curves = Mapping[str, Sequence[Mapping[str, float]]]
@@ -67,6 +71,31 @@ def draw(
     return str(path)
 
 
+def task_of(
+    split: Split, cuts: Sequence[int], squared_norms: Sequence[int], *, nonnegative: bool
+) -> VerticalTable:
+    """A party for the columns between each two cuts; its rows have at most these squared norms."""
+
+    def columns(x: Any, low: int, high: int) -> Any:
+        return csr_array(x)[:, low:high] if issparse(x) else np.ascontiguousarray(x[:, low:high])
+
+    parts = zip(pairwise(cuts), squared_norms, strict=True)
+    return VerticalTable(
+        columns=tuple(
+            PartyColumns(
+                name=f"party {index}",
+                train=columns(split.x_train, *between),
+                test=columns(split.x_test, *between),
+                row_norm=math.sqrt(squared),
+                nonnegative=nonnegative,
+            )
+            for index, (between, squared) in enumerate(parts, start=1)
+        ),
+        labels=(split.y_train + 1) / 2,
+        test_labels=(split.y_test + 1) / 2,
+    )
+
+
 # --- Settings of the vertical reproductions, chosen on training rows that are held out.
 # Every fifth training row is kept away; each candidate is trained on the others and scored on
 # these. No test row is looked at. The choice itself is not covered by any ε: it concerns runs
@@ -82,14 +111,6 @@ class Choice:
 
     value: float
     losses: dict[str, float]
-
-    @classmethod
-    def of(cls, losses: dict[float, float]) -> Choice:
-        """The best of `losses`, which are by candidate."""
-        return cls(
-            value=min(losses, key=lambda candidate: losses[candidate]),
-            losses={f"{candidate:g}": loss for candidate, loss in losses.items()},
-        )
 
     def to_json(self) -> dict[str, Any]:
         """What was compared, on which rows, and what was chosen."""
@@ -117,35 +138,24 @@ def decomposed(task: VerticalTable) -> VerticalTable:
     return VerticalTable(columns=columns, labels=task.labels, test_labels=task.test_labels)
 
 
-def choose_rho(
-    task: VerticalTable,
-    candidates: Sequence[float],
-    *,
-    rounds: int,
-    strength: float,
-    update: Update = "sharing",
-) -> Choice:
-    """ρ of ADMM without noise, by the loss after `rounds`."""
+def choose_rho(task: VerticalTable, candidates: Sequence[float], config: AdmmConfig) -> Choice:
+    """ρ of ADMM without noise, by the loss after all its rounds."""
     inner = decomposed(held_out(task))
-
-    def loss(rho: float) -> float:
-        config = AdmmConfig(rho=rho, rounds=rounds, update=update, strength=strength, noise="none")
-        return test_loss(simulate_admm(inner, config))
-
-    return Choice.of({rho: loss(rho) for rho in candidates})
+    return _choose(candidates, lambda rho: simulate_admm(inner, replace(config, rho=rho)))
 
 
 def choose_step_size(
-    task: VerticalTable, candidates: Sequence[float], *, epochs: int, strength: float
+    task: VerticalTable, candidates: Sequence[float], config: FdmlConfig
 ) -> Choice:
-    """The step size of SGD without noise, by the loss after `epochs`."""
+    """The step size of SGD without noise, by the loss after all its epochs."""
     inner = held_out(task)
+    return _choose(candidates, lambda size: simulate_fdml(inner, replace(config, step_size=size)))
 
-    def loss(size: float) -> float:
-        config = FdmlConfig(epochs=epochs, step_size=size, strength=strength, noise="none")
-        return test_loss(simulate_fdml(inner, config))
 
-    return Choice.of({size: loss(size) for size in candidates})
+def _choose(candidates: Sequence[float], simulate: Callable[[float], Simulation]) -> Choice:
+    losses = {candidate: test_loss(simulate(candidate)) for candidate in candidates}
+    shown = {f"{candidate:g}": loss for candidate, loss in losses.items()}
+    return Choice(value=min(losses, key=losses.__getitem__), losses=shown)
 
 
 def test_loss(simulation: Simulation) -> float:

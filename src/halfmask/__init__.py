@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # that of typing, whose import takes a while
 if TYPE_CHECKING:
+    from typing import Any
+
     from halfmask.accounting.ledger import Ledger as Ledger
     from halfmask.estimators import HalfmaskClassifier as HalfmaskClassifier
     from halfmask.estimators import HalfmaskRegressor as HalfmaskRegressor

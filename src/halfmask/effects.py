@@ -9,6 +9,7 @@ everything here follows from the model; no row of the data is read, and nothing 
 from __future__ import annotations
 
 import html
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,13 +17,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, ndtr, softmax
 from scipy.stats import t as student
 
 from halfmask.accounting.budget import Budget
 from halfmask.data.encoding import Bins, Coding, Grid, Levels, Scaled
-from halfmask.errors import InputError
+from halfmask.errors import InputError, suggest
 from halfmask.progress import part_of
 from halfmask.table import Codes, Encoder, KeptColumn, Table
 from halfmask.types import Floats
@@ -191,8 +193,6 @@ class Effects(Sequence[Effect]):
         for effect in self._found:
             if effect.column == key:
                 return effect
-        from halfmask.errors import suggest
-
         hint = suggest(key, [effect.column for effect in self._found])
         raise KeyError(f"No column {key!r} in this model.{hint}")
 
@@ -294,8 +294,6 @@ def explain(model: Model, row: Any) -> Explanation:
 
     With more than two classes: to the score of the likeliest one.
     """
-    import pyarrow as pa
-
     if isinstance(row, dict):
         row = pa.table({name: [value] for name, value in row.items()})
     table = model.encode(row)
@@ -392,10 +390,8 @@ class _View:
             ends = np.linspace(coding.low, coding.high, _POINTS)
             return (*(f"{end:g}" for end in ends), "<missing>")
         if isinstance(coding, Bins | Grid):
-            # An edge just above zero, for a column that is often zero, is told as zero.
-            edges = np.asarray(coding.edges)
-            edges = np.where(np.abs(edges) < 1e-6 * np.abs(edges).max(initial=0.0), 0.0, edges)
-            coding = Bins(edges=tuple(edges.tolist()), unit=coding.unit)
+            edges = _told(coding.edges) if coding.unit == "number" else coding.edges
+            coding = Bins(edges=edges, unit=coding.unit)
         return tuple(name.removeprefix(f"{column.name}=") for name in coding.names(column.name))
 
     # --- effects
@@ -514,23 +510,12 @@ class _View:
         column = columns[place]
         if model.fit.feature_map is not None and column.role == "public":
             return self._asked(model, place)
-        start = 0
-        for role in ("public", "private"):
-            for each, coding in zip(columns, self.codings, strict=True):
-                if each.role != role:
-                    continue
-                if each.name == column.name:
-                    own: Floats = model.fit.coef[:, start : start + coding.width].T
-                    return self._own(own, coding)
-                start += coding.width
-            if role == "public" and model.fit.feature_map is not None:
-                # Mapped public features come first, however many they are.
-                start = model.fit.coef.shape[1] - sum(
-                    coding.width
-                    for each, coding in zip(columns, self.codings, strict=True)
-                    if each.role == "private"
-                )
-        raise AssertionError(column.name)
+        # Public features come first; those that were mapped are however many there are.
+        order = sorted(range(len(columns)), key=lambda each: columns[each].role == "private")
+        behind = sum(self.codings[each].width for each in order[order.index(place) :])
+        start = model.fit.coef.shape[1] - behind
+        own: Floats = model.fit.coef[:, start : start + self.codings[place].width].T
+        return self._own(own, self.codings[place])
 
     @staticmethod
     def _own(weights: Floats, coding: Coding | Grid) -> Floats:
@@ -622,8 +607,6 @@ class _View:
     @cached_property
     def _blank(self) -> Table:
         """A row of missing cells."""
-        import pyarrow as pa
-
         schema = self.encoder.schema
         blank = {name: pa.array([None], pa.string()) for name in schema.read}
         first = schema.label.classes[0] if schema.label.classes else 0
@@ -648,6 +631,21 @@ class _View:
         ends = np.cumsum(softmax(scores, axis=1), axis=1)
         drawn = (generator.random(len(ends))[:, None] > ends).sum(axis=1)
         return replace(table, label=np.minimum(drawn, scores.shape[1] - 1))
+
+
+def _told(edges: Sequence[float]) -> tuple[float, ...]:
+    """Ends of bins in few digits, within a hundredth of the narrower bin beside them; one just
+    above zero, of a column that is often zero, is told as zero."""
+    least = 1e-6 * max(map(abs, edges), default=0.0)
+    whole = [0.0 if abs(edge) < least else float(edge) for edge in edges]
+    told = []
+    for edge, widths in zip(whole, itertools.pairwise([0.0, *np.diff(whole), 0.0]), strict=False):
+        near = min((width for width in widths if width > 0), default=0.0) / 100
+        digits = -math.floor(math.log10(near)) - 2 if near else 0
+        while near and abs(round(edge, digits) - edge) > near:
+            digits += 1
+        told.append(round(edge, digits) if near else edge)
+    return tuple(told)
 
 
 def _outputs(fit: Any) -> tuple[AdditiveFit, ...]:

@@ -17,9 +17,11 @@ say what to do. They also inherit the exceptions that users of scikit-learn alre
 
 import ast
 import difflib
+import math
 import os
 import re
 from collections.abc import Iterable
+from typing import Any
 
 # "Column 'age', row 7: ..." is how every message names its place.
 _PLACE = re.compile(
@@ -102,3 +104,29 @@ def suggest(word: str, known: Iterable[str]) -> str:
     """` Did you mean 'x'?`, or nothing when no known word is close."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+# --- What every configuration asks of its settings.
+
+
+def check_positive(config: Any, *names: str, zero: bool = False) -> None:
+    """Refuse settings that are neither None nor finite and > 0, or with `zero` >= 0."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not (0 < value < math.inf or (zero and value == 0)):
+            raise InputError(f"Expected a finite {name} {'>=' if zero else '>'} 0, got {value}.")
+
+
+def check_below_one(config: Any, *names: str) -> None:
+    """Refuse settings that are no shares kept of what was before: from 0 to below 1."""
+    if not all(0 <= getattr(config, name) < 1 for name in names):
+        raise InputError(f"Expected {' and '.join(names)} in [0, 1).")
+
+
+def check_one_of(config: Any, **known: tuple[str, ...]) -> None:
+    """Refuse settings that are none of the known words."""
+    for name, words in known.items():
+        value = getattr(config, name)
+        if value not in words:
+            listed = f"{', '.join(words[:-1])} or {words[-1]}"
+            raise InputError(f"Unknown {name} {value!r}: expected {listed}.")

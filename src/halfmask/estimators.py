@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import narwhals as nw
 import numpy as np
@@ -31,6 +31,7 @@ from halfmask.accounting.events import check_relation
 from halfmask.accounting.ledger import BudgetLedger
 from halfmask.data.arrays import without_values
 from halfmask.data.frames import as_arrow, names_of, values_column
+from halfmask.effects import Effects, Explanation, effects, explain
 from halfmask.errors import DataError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import MakeReleaser, Releaser
@@ -41,10 +42,6 @@ from halfmask.statement import Statement
 from halfmask.table import Encoder, Table, Task
 from halfmask.training import train
 from halfmask.types import Floats
-
-if TYPE_CHECKING:
-    from halfmask.effects import Effects, Explanation
-
 
 # --- Any public function f of a row (Definition 1.1 of feature differential privacy).
 # Neighbours then differ in one row x -> x' with f(x) = f(x'): the values of f form the public
@@ -273,8 +270,6 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         read, and nothing is charged (docs/effects.md).
         """
         check_is_fitted(self)
-        from halfmask.effects import effects
-
         try:
             if getattr(self, "_effects_of", None) is not self.model_:
                 self._effects, self._effects_of = effects(self.model_), self.model_
@@ -296,8 +291,6 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
             The average row's score, and what each column added to it.
         """
         check_is_fitted(self)
-        from halfmask.effects import explain
-
         return explain(self.model_, row)
 
     def _html_repr(self) -> str:

@@ -24,6 +24,9 @@ LossName = Literal["logistic", "softmax", "squared", "huber", "smoothed-hinge"]
 LOSSES: tuple[LossName, ...] = get_args(LossName)
 
 
+_ONE_PIECE = "This loss is not linear in its target: its slope cannot be split."
+
+
 class Loss(Protocol):
     """A convex loss of a row's scores; arrays are rows x outputs.
 
@@ -55,30 +58,18 @@ class Loss(Protocol):
 
     def free_slope(self, scores: Floats) -> Floats:
         """The part of the slope that no target enters."""
+        raise InputError(_ONE_PIECE)
 
     def fixed_slope(self, targets: Floats) -> Floats:
         """The part of the slope that no score enters."""
+        raise InputError(_ONE_PIECE)
 
     def slope_bound(self, reach: float) -> float:
         """The largest norm of a slope among scores of norm at most `reach`."""
 
     def fixed_bounds(self) -> tuple[float, float]:
         """The largest distance between two fixed slopes, and the largest norm of one."""
-
-
-class _OnlyWhole:
-    """A loss that is not linear in its target has no split without the label."""
-
-    linear_in_target: ClassVar[bool] = False
-
-    def free_slope(self, scores: Floats) -> Floats:
-        raise InputError("This loss is not linear in its target: its slope cannot be split.")
-
-    def fixed_slope(self, targets: Floats) -> Floats:
-        raise InputError("This loss is not linear in its target: its slope cannot be split.")
-
-    def fixed_bounds(self) -> tuple[float, float]:
-        raise InputError("This loss is not linear in its target: its slope cannot be split.")
+        raise InputError(_ONE_PIECE)
 
 
 @dataclass(frozen=True)
@@ -182,11 +173,12 @@ class Squared:
 
 
 @dataclass(frozen=True)
-class Huber(_OnlyWhole):
+class Huber(Loss):
     """Squared up to a residual of `width`, linear beyond, for a target in [−1, 1]."""
 
     width: float = 0.5
     outputs: ClassVar[int] = 1
+    linear_in_target: ClassVar[bool] = False
     smoothness: ClassVar[float] = 1.0
     one_sided: ClassVar[bool] = False
 
@@ -215,11 +207,12 @@ class Huber(_OnlyWhole):
 
 
 @dataclass(frozen=True)
-class SmoothedHinge(_OnlyWhole):
+class SmoothedHinge(Loss):
     """max(0, 1 − m) of the margin m = ±z, its corner rounded over `width`; targets in {0, 1}."""
 
     width: float = 1.0
     outputs: ClassVar[int] = 1
+    linear_in_target: ClassVar[bool] = False
     lipschitz: ClassVar[float] = 1.0
     clip: ClassVar[float] = 1.0
     one_sided: ClassVar[bool] = True

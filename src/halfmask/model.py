@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from halfmask.data.products import times
+from halfmask.data.products import feature_rows, times
 from halfmask.errors import DataError, InputError
 from halfmask.methods.fitted import LinearFit
 from halfmask.model_folder import damaged, field, read_arrays, read_json, rebuilt
@@ -111,8 +112,6 @@ class Model(ABC):
 
     def _repr_html_(self) -> str:
         """The model for a notebook: how it was made, and what is promised."""
-        import html
-
         made = f"A {self.task} model by the method {self.method}: {self.reason}."
         return f"<p>{html.escape(made)}</p>{self.privacy._repr_html_()}"
 
@@ -249,8 +248,6 @@ class LinearModel(Model):
 
     def scores(self, table: Table) -> Floats:
         """[public, private] @ coef.T + intercept, without copying the blocks together."""
-        from halfmask.data.products import feature_rows
-
         mapped = self.fit.feature_map
         public, private = (feature_rows(table, private=each) for each in (False, True))
         if mapped is not None:

@@ -51,11 +51,6 @@ def heard_by(listener: Listener | None) -> Iterator[None]:
         _listener.reset(token)
 
 
-def hush() -> None:
-    """Nobody hears what this process tells from now on."""
-    _listener.set(None)
-
-
 @contextmanager
 def part_of(label: str, low: float = 0.0, high: float = 0.0) -> Iterator[None]:
     """Within, what is told moves the bar `label` from `low` to `high`, or not at all."""
@@ -84,7 +79,7 @@ def forked_pool(workers: int | None = None) -> Pool | None:
 def _one_thread() -> None:
     """A worker has a core of its own, and waits for ever on threads that a fork left behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
-    hush()  # the bar is the parent's
+    _listener.set(None)  # the bar is the parent's
     os.environ["OMP_NUM_THREADS"] = "1"
     torch = sys.modules.get("torch")
     if torch is not None:

@@ -7,6 +7,7 @@ are required because learning them from the data would leak; public columns may 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 import re
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from halfmask.data.cells import MISSING_WORDS, level_text, moment, moment_text
+from halfmask.data.derived import PublicLabel, function_of
 from halfmask.errors import InputError, SchemaError, suggest
 
 # --- Short schemas: defaults, patterns, groups, files that include others, written out in full.
@@ -334,8 +336,6 @@ def _key(name: str) -> str:
     """A name as TOML writes it."""
     if re.fullmatch(r"[A-Za-z0-9_-]+", name):
         return name
-    import json
-
     return json.dumps(name, ensure_ascii=False)
 
 
@@ -507,8 +507,6 @@ class Column:
         """The columns that this one is a function of; none where the data holds it."""
         if self.public is None:
             return ()
-        from halfmask.data.derived import function_of
-
         return function_of(self.name, self.public).columns
 
     def _check_made(self, where: str) -> None:
@@ -618,8 +616,6 @@ class Label:
             self._check_public(where)
 
     def _check_public(self, where: str) -> None:
-        from halfmask.data.derived import PublicLabel
-
         _function(where, self.name, self.public)
         if self.role == "public":
             raise SchemaError(f"{where} is public, and so is every function of it: remove public.")
@@ -638,8 +634,6 @@ class Label:
 
 def _function(where: str, name: str, text: object) -> Any:
     """The named function that `public = "..."` calls."""
-    from halfmask.data.derived import function_of
-
     if not isinstance(text, str):
         raise SchemaError(f'{where} has public that is no text: write public = "round(age, 10)".')
     try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.special import expit, softmax
 from sklearn.metrics import log_loss, r2_score, roc_auc_score, root_mean_squared_error
 
@@ -24,6 +25,14 @@ def shown_score(name: str) -> str:
     return _SHOWN.get(name, name)
 
 
+def told_scores(found: Mapping[str, Any]) -> str:
+    """Scores in a line, a dash where one is not defined."""
+    shown = {
+        n: "-" if v is None else f"{v:,}" if n == "rows" else f"{v:.4f}" for n, v in found.items()
+    }
+    return ", ".join(f"{shown_score(name)} {value}" for name, value in shown.items())
+
+
 def scores(model: Model, rows: Table | Iterable[Table]) -> dict[str, float | None]:
     """rows with accuracy, log_loss and auc, or with rmse and r2; rows without a label are left out.
 
@@ -37,8 +46,7 @@ def scores(model: Model, rows: Table | Iterable[Table]) -> dict[str, float | Non
         known = table.labelled()
         assert known.label is not None
         labels.append(known.label)
-        number = model.task == "regression"
-        found.append(model.predict(known) if number else model.probabilities(known))
+        found.append(_predicted(model, known))
     if not labels:
         raise DataError("No row has a label: pass rows of which some have one.")
     label, predicted = np.concatenate(labels), np.concatenate(found)
@@ -111,6 +119,7 @@ def judge(
     label, predicted = np.concatenate(labels), np.concatenate(found)
     numbers = model.task == "regression"
     result: dict[str, Any] = dict(score_rows(label, predicted, numbers=numbers))
+    result["without_label"] = start - len(label)
     result["constant"] = _constant(label, predicted, numbers=numbers)
     if free:
         result["public_columns_alone"] = _brief(label, np.concatenate(free), numbers=numbers)
@@ -251,14 +260,8 @@ def reference(training: Table, tables: Iterable[Table] | None = None) -> dict[st
 
 def reference_lines(found: dict[str, Any], where: str) -> list[str]:
     """The reference for a terminal, marked."""
-    lines = ["", f"Without privacy, {where}:"]
-    for kind, name in _NAMES.items():
-        told = ", ".join(
-            f"{shown_score(n)} {'-' if v is None else format(v, '.4f')}"
-            for n, v in found[kind].items()
-        )
-        lines.append(f"  {name}: {told}")
-    return [*lines, NOT_PRIVATE]
+    lines = [f"  {name}: {told_scores(found[kind])}" for kind, name in _NAMES.items()]
+    return ["", f"Without privacy, {where}:", *lines, NOT_PRIVATE]
 
 
 def _some(table: Table) -> Table:
@@ -271,15 +274,12 @@ def _some(table: Table) -> Table:
 def _held_out(kind: str, rows: Table) -> tuple[NDArray[Any], Floats]:
     assert rows.label is not None
     fold = np.random.default_rng(0).permutation(rows.n) % _FOLDS
-    outside, inside = zip(
-        *((np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(_FOLDS)),
-        strict=True,
-    )
+    places = [np.flatnonzero(fold == k) for k in range(_FOLDS)]
     parts = [
-        _of(_fitted(kind, rows.kept(known)), kind, rows, rows.kept(apart))
-        for known, apart in zip(outside, inside, strict=True)
+        _of(_fitted(kind, rows.kept(np.flatnonzero(fold != k))), kind, rows, rows.kept(apart))
+        for k, apart in enumerate(places)
     ]
-    return rows.label, np.concatenate(parts)[np.argsort(np.concatenate(inside))]
+    return rows.label, np.concatenate(parts)[np.argsort(np.concatenate(places))]
 
 
 def _on(kind: str, rows: Table, tables: list[Table]) -> tuple[NDArray[Any], Floats]:
@@ -334,8 +334,6 @@ def _categories(rows: Table) -> list[bool] | None:
 
 def _features(kind: str, rows: Table) -> Any:
     if kind == "linear" or not isinstance(rows.features, Codes):
-        from scipy import sparse
-
         return sparse.csr_matrix(np.hstack([rows.public, rows.private]))
     return np.column_stack(
         [

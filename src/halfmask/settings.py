@@ -244,9 +244,9 @@ def fits(value: Any, hint: Any) -> bool:
     if origin is Callable:
         return callable(value)
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, float) or fits(value, int)
+    if hint is int:  # what no float holds is no setting
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     if getattr(hint, "_is_protocol", False):
         return value is not None
     return isinstance(hint, type) and isinstance(value, hint)

@@ -11,10 +11,11 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from importlib.metadata import version
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
+from halfmask.accounting.accountant import accountant_name, epsilon
 from halfmask.accounting.budget import printed
 from halfmask.accounting.events import (
     RELATIONS,
@@ -140,8 +141,6 @@ class Statement:
         not_covered: Sequence[str] = (),
     ) -> Statement:
         """Account for `events` and say what follows; `not_covered` adds to the usual list."""
-        from halfmask.accounting.accountant import epsilon
-
         checked = check_relation(relation)
         return cls(
             delta=float(delta),
@@ -387,19 +386,10 @@ def _inverse(mu: float) -> str:
     return f"{1 / mu:.6g}" if mu > 0 else "unlimited"
 
 
-@lru_cache(maxsize=1)
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("halfmask")
-
-
 def _accountant(events: Sequence[Event]) -> str:
-    ours = f"halfmask {_version()}"
+    ours = f"halfmask {version('halfmask')}"
     if unsampled(events):
         return f"{ours}, exact composition of Gaussian releases (closed form)"
-    from halfmask.accounting.accountant import accountant_name
-
     return f"{ours}, {accountant_name()}"
 
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
+from halfmask.data.arrays import bare_label, bare_rows
 from halfmask.data.encoding import (
     Cells,
     Coding,
@@ -93,7 +94,7 @@ class CodedColumn:
         return found
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class KeptColumn:
     """The cells of one column: a code each (see `Cells`), and numbers where it is kept as such."""
 
@@ -409,8 +410,6 @@ class Table:
 
         The set of classes present in `y` counts as public. A regression needs `label_bounds`.
         """
-        from halfmask.data.arrays import bare_label, bare_rows
-
         block = bare_rows(X, row_norm)
         label, classes = bare_label(y, len(block), task, label_bounds)
         names = tuple(f"x{index}" for index in range(block.shape[1]))
@@ -597,19 +596,12 @@ class Encoder:
 
     def ends(self) -> Codes:
         """Two made-up rows: the first code of every column, and the last."""
-        kept = []
-        for column in self.schema.columns:
-            cells = self._cells[column.name]
-            kept.append(
-                KeptColumn(
-                    name=column.name,
-                    private=column.role == "private",
-                    cells=cells,
-                    codes=np.array([0, cells.count - 1]),
-                    numbers=None if cells.scaled is None else np.array([-1.0, 0.0]),
-                )
-            )
-        return Codes(columns=tuple(kept), n=2)
+        ends = self._reserved(2, self.schema.columns)
+        for column in ends.columns:
+            column.codes[1] = column.cells.count - 1
+            if column.numbers is not None:
+                column.numbers[0] = -1.0
+        return ends
 
     def _reserved(self, n: int, columns: tuple[Column, ...]) -> Codes:
         """Room for the codes of `n` rows, mapped from a file where memory is short."""
@@ -619,15 +611,9 @@ class Encoder:
         with Room(n * by_row) as room:
             for column, cells in zip(columns, known, strict=True):
                 numbers = None if cells.scaled is None else room.zeros(n, np.float64)
-                kept.append(
-                    KeptColumn(
-                        name=column.name,
-                        private=column.role == "private",
-                        cells=cells,
-                        codes=room.zeros(n, cells.dtype),
-                        numbers=numbers,
-                    )
-                )
+                codes = room.zeros(n, cells.dtype)
+                private = column.role == "private"
+                kept.append(KeptColumn(column.name, private, cells, codes, numbers))
         return Codes(columns=tuple(kept), n=n)
 
     def encode_public(self, frame: Any) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -397,3 +398,21 @@ def test_losses_and_bins_are_raised_by_their_rounding() -> None:
         assert p >= inside.get(int(j), 0.0) * (1 + UNIT)
         assert p <= inside.get(int(j), 0.0) * (1 + 1e-9) + 1e-9 * math.exp(-0.35 * j)
     assert 0 < above < 1e-15
+
+
+@pytest.mark.parametrize("steps", [1, 10**6, 10**9])
+@pytest.mark.parametrize("noise", [1e-100, 1e-9, 1.0, 10**50, 1e100])
+def test_numbers_at_the_ends_have_an_epsilon_and_beyond_them_none(noise: float, steps: int) -> None:
+    event = PoissonGaussianEvent(noise_multiplier=noise, rate=1e-20, steps=steps)
+    assert epsilon([event], delta=1e-6, relation="replace") >= 0
+    for wrong in (
+        {"noise_multiplier": 1e150},
+        {"noise_multiplier": 10**400},
+        {"noise_multiplier": 1e-300},
+        {"steps": 10**30},
+    ):
+        with pytest.raises(AccountingError, match="Expected"):
+            replace(event, **wrong)  # type: ignore[arg-type]
+    for mu in (1e150, 10**400):
+        with pytest.raises(AccountingError, match="ratio"):
+            GaussianEvent(replace=mu, withhold=0.5)

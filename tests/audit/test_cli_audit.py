@@ -183,7 +183,7 @@ def network(folder):
 
 
 def test_a_network_is_trained_again_with_its_own_options(network, monkeypatch):
-    from halfmask import training
+    from halfmask.audit import model_audit
 
     seen = []
 
@@ -191,7 +191,7 @@ def test_a_network_is_trained_again_with_its_own_options(network, monkeypatch):
         seen.append(kwargs)
         return train(*args, **kwargs)
 
-    monkeypatch.setattr(training, "train", watched)
+    monkeypatch.setattr(model_audit, "train", watched)
     result = run(network / "network", "--data", network / "rows.csv", "--canaries", 60, "--json")
     found = json.loads(result.stdout)
     assert result.exit_code == (4 if found["refuted"] else 0)

@@ -22,7 +22,7 @@ from halfmask.methods.additive import AdditivePlan
 
 PACKAGE = Path(halfmask.__file__).parent
 # What a releaser charges by; `open` alone for what is released elsewhere.
-CHARGING = {"gaussian", "gaussian_series", "poisson_steps", "paid_rows", "randomised_response"}
+CHARGING = {"gaussian", "gaussian_series", "randomised_response"}
 CLASSES = {"PrivateStep", "PaidRows", "GaussianSeries"}
 # Attacks, and the door itself.
 OUTSIDE = ("mechanisms/", "audit/", "bench/")
@@ -67,7 +67,7 @@ def test_the_search_finds_what_it_is_for() -> None:
 class Method:
     def fit(self, releaser):
         def inner():
-            return releaser.poisson_steps(rows=1)
+            return PrivateStep(releaser, rows=1)
         releaser.open(event, "labels")
         Ledger.open(path)
 def other(door):

@@ -4,6 +4,7 @@ where, they fail to parse."""
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,8 @@ def test_the_budget_is_judged(folder: Path) -> None:
     text = messages(found, "warnings")
     assert "epsilon=11 is above 10" in text
     assert "delta=0.01 is not well below 1 / rows" in text
+    told = ran("rows.csv", "--schema", "schema.toml", "--epsilon", "11").stdout
+    assert re.search(r"^Noise \w+( not)? win at epsilon 11: ", told, re.MULTILINE)
 
 
 private_cells = st.sampled_from(["", "5", "1e9", "17", "inf", "x", "[1]", "2024-01-31"])

@@ -117,12 +117,26 @@ def test_what_is_paid_for_is_kept_even_if_the_next_method_fails(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Model, "save", interrupted)
-    compare(files, "--methods", "gd,one-shot", "--epsilon", 2, "--out", out, code=130)
+    said = compare(files, "--methods", "gd,one-shot", "--epsilon", 2, "--out", out, code=130)
+    assert "stays spent in ledger.jsonl. Models that were finished are kept." in said.stderr
     book = Ledger.open(out / "ledger.jsonl")
     paid = Model.load(out / "gd").privacy
     assert book.events() == paid.events
     assert paid.epsilon == pytest.approx(book.spent())
     assert not (out / "one-shot").exists()
+
+
+def test_ctrl_c_before_the_first_release_leaves_nothing(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("halfmask.mechanisms.release.add_gaussian", interrupted)
+    out = files / "compared"
+    said = compare(files, "--methods", "gd,one-shot", "--epsilon", 2, "--out", out, code=130)
+    assert not out.exists()
+    assert "spent" not in said.stderr.replace("Comparing spends", "")
 
 
 @pytest.mark.parametrize("relation", ["replace", "withhold"])

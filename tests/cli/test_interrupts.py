@@ -33,7 +33,29 @@ from halfmask.training import train
 from ledgers import SMALL, charged
 
 TRAIN, _, CENSUS = load_adult()
-PROGRAM = [sys.executable, "-c", "from halfmask.cli import main; main()"]
+PROGRAM = [sys.executable, "-P", "-m", "halfmask"]
+
+
+def test_ctrl_c_while_the_program_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    found = subprocess.run(
+        [*PROGRAM, "--help"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (130, "", "Interrupted.\n")
+
+
+def test_ctrl_c_within_an_exec_ends_with_130_too(tmp_path: Path) -> None:
+    """Python remembers it, and would end by the signal; what was to be done at the end is done."""
+    program = (
+        "import atexit, click, sys, halfmask.cli as cli\nfrom halfmask.__main__ import main\n"
+        "@click.command()\ndef probe():\n    atexit.register(print, 'cleaned up')\n"
+        "    exec('import signal; signal.raise_signal(signal.SIGINT)')\n"
+        "cli.probe = probe\ncli.COMMANDS['probe'] = ('halfmask.cli:probe', '')\n"
+        "sys.argv[1:] = ['probe']\nmain()"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (found.returncode, found.stdout, found.stderr) == (130, "cleaned up\n", "Interrupted.\n")
 
 
 def test_a_charge_that_was_taken_back_is_as_if_it_had_not_been(ledger: Ledger) -> None:

@@ -299,7 +299,7 @@ def test_an_error_in_a_later_piece_names_the_row_of_the_file(
     [
         (b"a,y\n1,no\n2\n", "data row 2: expected 2 values"),
         (b"a,y\n1,no\n\xff,no\n", "line 3: not UTF-8"),
-        (b"a,a\n1,no\n", "'a' twice"),
+        (b"a,a\n1,no\n", "one name for columns 1 and 2"),
         (b"a,y\n", "no data rows"),
         (b"", "is empty"),
     ],

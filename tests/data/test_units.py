@@ -237,6 +237,16 @@ def test_weights_are_the_best_of_their_kind_and_no_unit_exceeds_its_total(
     assert variance(found.most) <= best * (1 + 1e-9)
 
 
+def test_rows_that_may_lie_elsewhere_are_cut_less() -> None:
+    codes = np.repeat(np.arange(300), [1, 1, 4] * 100)
+    given: Any = {"numbers": 8, "mu": 0.5, "relation": "replace"}
+    cut = unit_weights(codes, **given)
+    less = unit_weights(codes, **given, skew=0.3)
+    assert cut.most == 1
+    assert less.most == 4
+    assert np.bincount(codes, less.rows).max() <= less.most
+
+
 def test_equal_units_weigh_alike() -> None:
     found = unit_weights(np.arange(60) // 3, numbers=50, mu=0.3, relation="replace")
     assert (found.rows == 1).all()

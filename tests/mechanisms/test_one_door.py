@@ -25,11 +25,7 @@ from halfmask.vertical.party import hide_labels
 
 PACKAGE = Path(halfmask.__file__).parent
 # All that may be had of the files that draw: a source is made and handed on, never drawn from.
-HANDED_ON = {
-    "noise": {"NoiseSource", "UnsafeSeededNoise", "noise_source", "public_generator"},
-    "sampling": {"Indices", "uniform_rows"},
-    "ziggurat": set(),
-}
+HANDED_ON = {"noise": {"NoiseSource", "UnsafeSeededNoise", "noise_source", "public_generator"}}
 # What draws or samples, under whatever name its file was imported.
 DRAWS = {
     "SystemNoise",
@@ -126,7 +122,7 @@ def test_the_search_finds_what_it_is_for(text: str) -> None:
         "from halfmask.mechanisms.noise import NoiseSource, noise_source, public_generator",
         "generator.normal(3)",
         "from halfmask.mechanisms.release import Releaser, SharedReleaser",
-        "from halfmask.mechanisms.release import Indices, uniform_rows",
+        "from halfmask.mechanisms.release import PrivateStep, uniform_rows",
         "Releaser(ledger, noise_source())",
         "releaser.gaussian(value, sensitivity=bound, noise_std=1.0, what='sum')",
         "class Mine(Model): pass",

@@ -22,7 +22,7 @@ from halfmask.methods.additive import AdditivePlan, AdditiveRun, comparison_move
 from halfmask.methods.additive_descent import public_label_moves, slope_bounds, slope_moves
 from halfmask.methods.smooth_codes import level_features
 from halfmask.model import Model
-from halfmask.schema import Column, Label, Schema, Unit
+from halfmask.schema import Column, Label, Role, Schema, Unit
 from halfmask.table import CodedColumn, Encoder
 
 # So loud a budget that even a dozen rows go through every stage.
@@ -199,9 +199,7 @@ def _compared(row: Any, short: float, *, number: bool, cut: float = 1.2) -> np.n
     """What a row (offset, rest of the score, label) adds to the comparison, in its units."""
     offset, extra, target = row
     one = np.ones(1)
-    run = SimpleNamespace(
-        _number=number, _target=target * one, _weights=one, _labelled=one, _cut=cut
-    )
+    run = SimpleNamespace(_number=number, _target=target * one, _even=one, _labelled=one, _cut=cut)
     units, _ = comparison_moves(short, 3 * short, number=number, cut=cut)
     sums = AdditiveRun._errors(run, offset, extra * one, 1.0, short, 3 * short, slice(0, 1))  # type: ignore[arg-type]
     return np.asarray(sums / units)
@@ -424,6 +422,39 @@ def test_public_sums_do_not_carry_private_codes_in_their_last_digit() -> None:
         neighbour = frame.assign(pay=frame["pay"].where(~mine, rng.random(n)), kind="b")
         neighbour["kind"] = neighbour["kind"].where(mine, frame["kind"])
         assert told.same_model(replay(estimator, neighbour, told))
+
+
+@pytest.mark.parametrize("role", ["private", "public"])
+@pytest.mark.parametrize("classes", [("no", "yes"), ("no", "yes", "perhaps")])
+def test_a_model_of_units_is_right_on_average_of_rows(role: Role, classes: tuple[str, ...]) -> None:
+    """People with many rows say yes more often: a model that weighs people alike would be wrong."""
+    rng = np.random.default_rng(3)
+    sizes = rng.choice([1, 6], 6000, p=[0.7, 0.3])
+    many = np.repeat(sizes, sizes) > 1
+    n = len(many)
+    label = np.where(rng.random(n) < np.where(many, 0.6, 0.2), "yes", "no")
+    if len(classes) == 3:
+        label = np.where(rng.random(n) < 0.2, "perhaps", label)
+    frame = pd.DataFrame(
+        {
+            "age": rng.normal(40, 10, n),
+            "kind": rng.choice(["a", "b"], n),
+            "y": label,
+            "id": np.repeat(np.arange(len(sizes)), sizes).astype(str),
+        }
+    )
+    schema = Schema(
+        label=Label("y", role, classes=classes),
+        columns=(
+            Column("age", "public", "number"),
+            Column("kind", "private", "category", categories=("a", "b")),
+        ),
+        unit=Unit(column="id", max_rows=6),
+    )
+    model = HalfmaskClassifier(schema, epsilon=1.0, delta=1e-6, method="additive", unsafe_seed=1)
+    chances = model.fit(frame).predict_proba(frame).mean(axis=0)
+    told = [np.mean(label == each) for each in model.classes_]
+    assert chances == pytest.approx(told, abs=0.03)
 
 
 @pytest.mark.parametrize("label", ["private", "public"])

@@ -109,6 +109,49 @@ def test_the_score_of_a_row_does_not_depend_on_its_own_target(
     assert np.mean(before != after) > 0.5
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_an_additive_start_does_not_depend_on_rows_of_its_own_fold(
+    task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for its penalty, which one number of all rows chooses."""
+    monkeypatch.setattr(free_model, "_PENALTIES", (10.0,))
+    codes, classes, numbers = table(300)
+    target = target_of(task, classes, numbers)
+    fold = np.arange(300) % 3
+    other = np.where(fold == 1, target[::-1], target)
+    kept = options(task)
+    before, after = (
+        free_model._additive_starts(
+            free_model._read(codes, each, kept["levels"], kept["ordered"], task, None),  # type: ignore[arg-type]
+            fold,
+        )
+        for each in (target, other)
+    )
+    assert np.array_equal(before[1], after[1])
+    assert not any(np.array_equal(before[k], after[k]) for k in (0, 2, 3))
+
+
+def test_on_few_rows_a_line_is_told_better_by_a_blend(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 30, (900, 4))
+    target = (codes @ np.array([1.0, -1.0, 0.5, 2.0])) / 30 + rng.normal(0, 1.0, 900)
+    kept = {"levels": [31] * 4, "ordered": [True] * 4, "task": "regression"}
+    blend, model = cross_fitted(codes, target, **kept)  # type: ignore[arg-type]
+    monkeypatch.setattr(free_model, "_FEW_ROWS", 0)
+    alone, trees = cross_fitted(codes, target, **kept)  # type: ignore[arg-type]
+    assert np.mean((blend - target) ** 2) < 0.97 * np.mean((alone - target) ** 2)
+    assert model.by_level.any()
+    assert not trees.by_level.any()
+
+
+def test_a_model_of_an_earlier_version_has_no_additive_start() -> None:
+    codes, classes, _ = table(300)
+    arrays = fit_free(codes, classes, **options("classification", trees=5)).to_arrays()
+    old = {name: array for name, array in arrays.items() if name != "by_level"}
+    again = FreeModel.from_arrays(old)
+    assert np.array_equal(again.scores(codes), FreeModel.from_arrays(arrays).scores(codes))
+
+
 def test_rows_of_one_group_share_a_fold_and_folds_are_the_same_for_every_target() -> None:
     groups = np.repeat(["a", "b", "c", "d", "e", "f", "g"], 40)
     fold = free_model.fold_of_rows(len(groups), 3, groups, 0)

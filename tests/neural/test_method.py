@@ -37,7 +37,7 @@ from halfmask.neural.method import (
 )
 from halfmask.neural.network import FlatParameters, Mlp
 from halfmask.neural.padding import PADDINGS, Padding, free_padding
-from halfmask.neural.pretrain import NetworkRows, PretrainConfig, PublicRows, as_rows, averaged
+from halfmask.neural.pretrain import NetworkRows, PretrainConfig, PublicRows, as_rows, summed
 from halfmask.neural.trainer import TrainerConfig, public_gradient
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder, Table
@@ -199,7 +199,9 @@ def test_an_averaged_network_has_the_mean_of_the_scores() -> None:
     members = [Mlp((5, 4, 3)) for _ in range(3)]
     rows = torch.randn(7, 5)
     expected = torch.stack([member(rows) for member in members]).mean(0)
-    assert torch.allclose(averaged(members)(rows), expected, atol=1e-6)
+    assert torch.allclose(
+        summed(members, [1 / len(members)] * len(members))(rows), expected, atol=1e-6
+    )
 
 
 def test_mistakes_are_named_before_anything_is_charged() -> None:

@@ -134,6 +134,7 @@ class Person:
     def settled(self) -> None:
         """Until figures and tables of the view are there."""
         time.sleep(0.4)
+        self.until("!document.querySelector('[aria-busy]')")
 
     def axe(self) -> list[tuple[str, str, str]]:
         """What axe-core finds wrong: rule, why, and where."""

@@ -198,6 +198,38 @@ def test_hostile_names_are_text_and_keys_are_enough(tmp_path: Path, browser: Chr
         quiet(person, address)
 
 
+def test_every_class_has_its_effects_and_an_old_price_is_marked(
+    tmp_path: Path, browser: Chromium
+) -> None:
+    lines = [f"{place % 7},{'abc'[place * place % 7 % 3]}" for place in range(400)]
+    (tmp_path / "rows.csv").write_text("x,y\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "s.toml").write_text(
+        '[label]\nname = "y"\nrole = "private"\nclasses = ["a", "b", "c"]\n'
+        '[columns.x]\nrole = "private"\nkind = "number"\nbounds = [0, 7]\n',
+        encoding="utf-8",
+    )
+    with served(tmp_path, "rows.csv", "--schema", "s.toml") as address:
+        person = Person(browser, address)
+        person.go("price")
+        person.until("document.querySelector('#curve svg')")
+        person.settled()
+        old = person.see(
+            "(() => { const e = document.querySelector('#epsilon'); e.value = '4';"
+            " e.dispatchEvent(new Event('input'));"
+            " return document.querySelector('#priced').matches('[aria-busy]'); })()"
+        )
+        assert old
+        person.until("document.querySelector('#verdict').textContent.includes('epsilon 4')")
+        assert not person.see("document.querySelector('#priced').matches('[aria-busy]')")
+        person.go("train")
+        person.until("document.querySelectorAll('#commands li').length === 3")
+        person.click("#start")
+        trained(person)
+        told = person.see("[...document.querySelector('#effect').options].map((o) => o.text)")
+        assert sorted(told) == ["x, on a", "x, on b", "x, on c"]
+        assert person.axe() == []
+
+
 def test_a_training_can_be_stopped_and_the_page_closed(tmp_path: Path, browser: Chromium) -> None:
     adult(tmp_path)
     words = ("adult.csv", "--schema", "known.toml")

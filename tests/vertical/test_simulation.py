@@ -139,8 +139,10 @@ def test_settings_are_chosen_on_training_rows_that_are_held_out(task):
         columns=task.columns, labels=task.labels, test_labels=1 - task.test_labels
     )
     for tuned in (task, unseen):
-        rho = choose_rho(tuned, (1e-4, 0.1, 1e4), rounds=5, strength=1.0)
-        step = choose_step_size(tuned, (1e-4, 0.5), epochs=2, strength=1.0)
+        admm = AdmmConfig(rounds=5, strength=1.0, noise="none")
+        rho = choose_rho(tuned, (1e-4, 0.1, 1e4), admm)
+        sgd = FdmlConfig(epochs=2, strength=1.0, noise="none")
+        step = choose_step_size(tuned, (1e-4, 0.5), sgd)
         assert (rho.value, step.value) == (0.1, 0.5)
         assert rho.losses["0.1"] == min(rho.losses.values())
         assert set(rho.to_json()["held_out_log_loss"]) == {"0.0001", "0.1", "10000"}

@@ -672,7 +672,6 @@ def _composed(
     merged: tuple[Event, ...], relation: Relation, answer: Callable[[Composition], float]
 ) -> float:
     """The worst answer over the directions; replacement is symmetric, withholding is not."""
-
     directions: tuple[Direction, ...] = ("replace",) if relation == "replace" else ("remove", "add")
     interval = max(grid_interval(_spreads(merged, relation, side)) for side in directions)
     for _ in range(8):
@@ -708,7 +707,6 @@ def _gaussians(
 def _spreads(
     merged: tuple[Event, ...], relation: Relation, direction: Direction
 ) -> list[tuple[float, float, int]]:
-
     parts = _gaussians(merged, relation, direction)
     spreads = [(*loss_moments(noise, rate, side), count) for noise, rate, count, side in parts]
     return spreads + [
@@ -721,7 +719,6 @@ def _spreads(
 def _composition(
     merged: tuple[Event, ...], relation: Relation, direction: Direction, interval: float
 ) -> Composition:
-
     parts = [
         gaussian_losses(noise=noise, rate=rate, count=count, direction=side, interval=interval)
         for noise, rate, count, side in _gaussians(merged, relation, direction)

@@ -54,6 +54,9 @@ def check_delta(delta: float) -> None:
 
 Contribution = Literal["general", "label"]
 
+_FARTHEST = 1e100
+"""Beyond it squares are no floats; nothing that is released has such a ratio to its noise."""
+
 
 def _require(ok: bool, message: str) -> None:
     if not ok:
@@ -61,11 +64,12 @@ def _require(ok: bool, message: str) -> None:
 
 
 def _require_count(value: object, name: str, least: int) -> None:
-    """Half a step would be half paid for: only whole numbers count."""
+    """Half a step would be half paid for: only whole numbers count, and those a float holds."""
     _require(
         isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least,
         f"Expected a whole number {name} >= {least}, got {value!r}.",
     )
+    _require(int(value) <= 2**53, f"Expected {name} of at most 2^53.")  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +88,7 @@ class GaussianEvent:
         for name in ("replace", "withhold"):
             mu = getattr(self, name)
             _require(
-                math.isfinite(mu) and mu >= 0,
+                0 <= mu <= _FARTHEST,
                 f"Expected a finite {name} ratio >= 0 of sensitivity to noise, got {mu}.",
             )
         _require_count(self.count, "count", 0)
@@ -106,9 +110,10 @@ class PoissonGaussianEvent:
 
     def __post_init__(self) -> None:
         _require(
-            math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0,
+            1 / _FARTHEST <= self.noise_multiplier <= _FARTHEST,
             f"Expected a finite noise multiplier > 0, got {self.noise_multiplier}.",
         )
+        object.__setattr__(self, "noise_multiplier", float(self.noise_multiplier))
         _require(0 <= self.rate <= 1, f"Expected a sampling rate in [0, 1], got {self.rate}.")
         _require_count(self.steps, "steps", 0)
         _require(
@@ -131,7 +136,7 @@ class RandomisedResponseEvent:
 
     def __post_init__(self) -> None:
         _require(
-            math.isfinite(self.epsilon) and self.epsilon >= 0,
+            0 <= self.epsilon <= _FARTHEST,
             f"Expected a finite epsilon >= 0, got {self.epsilon}.",
         )
         _require_count(self.categories, "categories", 2)

@@ -81,7 +81,6 @@ class Entry:
     time: str
     what: str
     events: tuple[Event, ...]
-    previous: str
     hash: str
     seeded: bool = False
     run: str | None = None
@@ -98,7 +97,7 @@ class Head:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chain:
+class HashChain:
     """A verified ledger, and what an interrupted charge has left at its end."""
 
     header: Header
@@ -142,12 +141,9 @@ def _dumps(fields: Mapping[str, Any]) -> bytes:
     return text.encode("ascii")
 
 
-def _digest(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(_dumps(fields)).hexdigest()
-
-
 def _sealed(fields: dict[str, Any]) -> bytes:
-    return _dumps({**fields, "hash": _digest(fields)}) + b"\n"
+    digest = hashlib.sha256(_dumps(fields)).hexdigest()
+    return _dumps({**fields, "hash": digest}) + b"\n"
 
 
 def header_line(budget: Budget, *, created: str) -> bytes:
@@ -281,7 +277,6 @@ def parse_entry(line: bytes, head: Head, where: str) -> Entry:
         time=_text(fields, "time", where),
         what=_text(fields, "what", where),
         events=events,
-        previous=fields["previous"],
         hash=fields["hash"],
         seeded=fields.get("seeded") is True,
         run=run,
@@ -290,7 +285,7 @@ def parse_entry(line: bytes, head: Head, where: str) -> Entry:
     )
 
 
-def parse_chain(content: bytes, head: Head | None, name: str) -> Chain:
+def parse_chain(content: bytes, head: Head | None, name: str) -> HashChain:
     """Verify the ledger `content` of the file called `name` against its head.
 
     Everything the head has acknowledged must be there, whole. Beyond it there may be one line: a
@@ -341,7 +336,7 @@ def parse_chain(content: bytes, head: Head | None, name: str) -> Chain:
             size, adopted = size + len(beyond[0]), True
         except LedgerError:
             pass
-    return Chain(
+    return HashChain(
         header=header,
         entries=tuple(entries),
         size=size,
@@ -569,10 +564,13 @@ class BudgetLedger(ABC):
         return _room(self.events(), self.budget)
 
     def check_room(self, events: Sequence[Event]) -> None:
-        """Raise BudgetExceededError where `events` do not fit now; charges nothing."""
-        self._check(self.events(), events)
+        """Raise BudgetExceededError where `events` do not fit now; charges nothing.
 
-    def _check(self, before: Sequence[Event], asked: Sequence[Event]) -> None:
+        They may be the beginning of a plan: what is asked for is told as a lower bound.
+        """
+        self._check(self.events(), events, "at least ")
+
+    def _check(self, before: Sequence[Event], asked: Sequence[Event], least: str = "") -> None:
         total = _composed([*before, *asked], self.delta, self.relation)
         if total <= self.epsilon * (1 + _SLACK):
             return
@@ -582,8 +580,8 @@ class BudgetLedger(ABC):
         raise BudgetExceededError(
             f"{self._name} refuses the charge; nothing was released. "
             f"Budget: epsilon {printed(self.epsilon)} at delta {self.delta:.3g} "
-            f"({self.relation}). Spent: {printed(spent)}. Asked: {printed(alone)}, which would "
-            f"bring the total to {printed(total)}. Left: a training with epsilon "
+            f"({self.relation}). Spent: {printed(spent)}. Asked: {least}{printed(alone)}, which "
+            f"would bring the total to {least}{printed(total)}. Left: a training with epsilon "
             f"{printed_room(left)} still fits. Ask for a smaller "
             "epsilon (more noise, fewer steps), or use other rows: a new ledger for the same rows "
             "would not make the guarantee true."
@@ -696,7 +694,7 @@ class Ledger(BudgetLedger):
     0.0 2.0
     """
 
-    def __init__(self, path: Path, chain: Chain) -> None:
+    def __init__(self, path: Path, chain: HashChain) -> None:
         self.path, self._name = path, path.name
         self.budget = chain.header.budget
         self.created = chain.header.created
@@ -813,7 +811,7 @@ class Ledger(BudgetLedger):
             self._write(fd, chain, what, asked, seeded=paid.seeded, part_of=charge)
 
     def _write(
-        self, fd: int, chain: Chain, what: str, events: tuple[Event, ...], **marks: Any
+        self, fd: int, chain: HashChain, what: str, events: tuple[Event, ...], **marks: Any
     ) -> int:
         line = entry_line(head=chain.head, time=_now(), what=str(what), events=events, **marks)
         entry = parse_entry(line, chain.head, self.path.name)
@@ -825,7 +823,7 @@ class Ledger(BudgetLedger):
         write_head(self.path, self._seen)
         return entry.seq
 
-    def _unwrite(self, fd: int, chain: Chain) -> None:
+    def _unwrite(self, fd: int, chain: HashChain) -> None:
         """What `_write` has begun, still under its lock: nobody else has seen it.
 
         The head first: a crash in between leaves a whole line beyond it, which counts as spent.
@@ -834,7 +832,7 @@ class Ledger(BudgetLedger):
         cut(fd, chain.size)
         self._seen = chain.head
 
-    def verify(self) -> Chain:
+    def verify(self) -> HashChain:
         """Read the whole file again; raises LedgerError where it cannot be trusted."""
         with locked(self.path, write=False) as fd:
             return self._verified(fd)
@@ -847,7 +845,7 @@ class Ledger(BudgetLedger):
         """Everything charged so far, by any process."""
         return _events(self.verify())
 
-    def _verified(self, fd: int) -> Chain:
+    def _verified(self, fd: int) -> HashChain:
         chain = parse_chain(read_all(fd), read_head(self.path), self.path.name)
         seen = self._seen
         hashes = [chain.header.hash, *(entry.hash for entry in chain.entries)]
@@ -860,7 +858,7 @@ class Ledger(BudgetLedger):
         return chain
 
 
-def _events(chain: Chain) -> tuple[Event, ...]:
+def _events(chain: HashChain) -> tuple[Event, ...]:
     return tuple(event for entry in chain.charges for event in entry.events)
 
 

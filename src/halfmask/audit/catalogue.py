@@ -6,6 +6,7 @@ from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import Relation
 from halfmask.audit.distinguish import Game
 from halfmask.audit.mechanisms import MECHANISMS
+from halfmask.audit.neighbours import NAME
 from halfmask.audit.refutations import REFUTATIONS
 from halfmask.errors import InputError, suggest
 
@@ -14,8 +15,6 @@ _REFUTED, _CORRECTED = "refuted-", "corrected-"
 
 def names() -> tuple[str, ...]:
     """All names, mechanisms first."""
-    from halfmask.audit.neighbours import NAME
-
     twins = [prefix + name for prefix in (_REFUTED, _CORRECTED) for name in REFUTATIONS]
     return (*MECHANISMS, NAME, *twins)
 

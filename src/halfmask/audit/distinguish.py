@@ -226,7 +226,7 @@ def distinguish(
     confidence: float = 0.95,
     runs: int | None = None,
     workers: int | None = None,
-    report: Report | None = None,
+    report: Report = lambda share, text: None,
 ) -> Finding:
     """Play, and bound epsilon from below with probability at least `confidence`."""
     if not 0 < confidence < 1:
@@ -245,13 +245,13 @@ def distinguish(
             sizes = [len(part) for part in np.array_split(np.arange(runs), chunks)]
             return _joined(played(sizes, lambda done: advance(done / len(sizes))))
 
-        pilot = play(pilot_size, lambda share: _tell(report, share * _PILOT, "choosing thresholds"))
+        pilot = play(pilot_size, lambda share: report(share * _PILOT, "choosing thresholds"))
         thresholds = _Thresholds.of(pilot)
         for share in LOOKS:
             wanted = math.ceil(share * (runs - pilot_size)) - len(done.scores)
             start = _PILOT + (1 - _PILOT) * (share - wanted / (runs - pilot_size))
             width = (1 - _PILOT) * wanted / (runs - pilot_size)
-            more = play(wanted, lambda part: _tell(report, start + width * part, "counting"))  # noqa: B023
+            more = play(wanted, lambda part: report(min(start + width * part, 1.0), "counting"))  # noqa: B023
             done = _joined([done, more])
             found = judge(game, done, thresholds, alpha=alpha, confidence=confidence)
             # Each look holds with its own share of the error, so their maximum holds with all of
@@ -363,8 +363,3 @@ def _joined(parts: Sequence[Trials]) -> Trials:
         second=np.concatenate([part.second for part in parts]),
         scores=np.concatenate([part.scores for part in parts]),
     )
-
-
-def _tell(report: Report | None, share: float, text: str) -> None:
-    if report is not None:
-        report(min(share, 1.0), text)

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from halfmask.accounting.accountant import epsilon as account
 from halfmask.accounting.budget import Budget
+from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.events import Contribution, Event, Relation
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit.distinguish import Game
 from halfmask.audit.transcript import Recorder, Release, Replayer, Transcript, log_likelihood_ratio
 from halfmask.mechanisms.noise import noise_source
-from halfmask.mechanisms.release import Releaser, WeighedRows
+from halfmask.mechanisms.release import PrivateStep, Releaser, WeighedRows
 from halfmask.table import Table
 from halfmask.types import Floats
 
@@ -218,12 +219,11 @@ def step_game(
     They are the most telling pair that the relation and the kind of contribution allow, twice as
     long as the clip norm of 1.
     """
-    from halfmask.accounting.calibrate import noise_multiplier
-
     noise = noise_multiplier(claim, rate=rate, steps=steps, contribution=contribution)
 
     def fit(value: Floats, releaser: Releaser) -> None:
-        step = releaser.poisson_steps(
+        step = PrivateStep(
+            releaser,
             rows=1,
             rate=rate,
             clip_norm=1.0,

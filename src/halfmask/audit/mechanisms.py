@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import Relation
+from halfmask.additive_model import fit_additive
 from halfmask.audit.distinguish import Game
 from halfmask.audit.games import (
     RATE,
@@ -37,6 +38,11 @@ from halfmask.audit.mechanisms_vertical import (
     fdml,
     randomised_response,
 )
+from halfmask.methods.additive import AdditivePlan
+from halfmask.methods.gd import GdConfig, LectureConfig, fit_gd
+from halfmask.methods.label_span import LabelSpanConfig, fit_label_span
+from halfmask.methods.one_shot import fit_one_shot
+from halfmask.methods.sgd import SgdConfig, fit_sgd
 from halfmask.schema import Column, Label, Role, Schema, Unit
 from halfmask.table import Encoder, Table
 
@@ -99,17 +105,12 @@ STAGES: dict[str, _Kind] = {
 
 def additive(claim: Budget) -> Game:
     """The whole fit: the label of a row turns round. No row moves all stages by their bounds."""
-    from halfmask.additive_model import fit_additive
-
     tables = _tables(_Kind(), math.ceil(_STRENGTH / claim.mu), claim.relation)
     return fit_game("additive", claim, tables, fit_of(fit_additive), runs=_ADAPTIVE_RUNS)
 
 
 def _stage(name: str, claim: Budget) -> Game:
     """One stage of the fit, `name` being a field of the plan."""
-    from halfmask.additive_model import fit_additive
-    from halfmask.methods.additive import AdditivePlan
-
     kind = STAGES[name]
     plan = AdditivePlan.of(
         rows=kind.strength,
@@ -242,8 +243,6 @@ def gd(claim: Budget) -> Game:
     """Noisy gradient descent; slopes are clipped low and the ball is small, so that the gradient
     of the canary reaches the bound in every step (one, where a row is withheld).
     """
-    from halfmask.methods.gd import GdConfig, fit_gd
-
     steps = 3 if claim.relation == "replace" else 1
     config = GdConfig(clip=0.05, radius=1e-3, spread=1e6, steps=steps)
     tables = _neighbours(claim.relation, rows=1, width=2 if claim.relation == "replace" else 128)
@@ -253,8 +252,6 @@ def gd(claim: Budget) -> Game:
 
 def one_shot(claim: Budget) -> Game:
     """One release of moments; the auditor tries angles between the two private parts."""
-    from halfmask.methods.one_shot import fit_one_shot
-
     fit = fit_of(fit_one_shot)
 
     def game(angle: float) -> FitGame:
@@ -271,8 +268,6 @@ def one_shot(claim: Budget) -> Game:
 
 def sgd(claim: Budget) -> Game:
     """Algorithm 1 on a table of one row, all of it private; withheld, gradient canaries."""
-    from halfmask.methods.sgd import SgdConfig, fit_sgd
-
     tables = _neighbours("replace", rows=1, width=2)
     config = SgdConfig(rate=RATE, steps=STEPS, clip_norm=0.25, learning_rate=STANDSTILL)
     return sampled_fit("sgd", fit_sgd, tables, config, claim)
@@ -280,8 +275,6 @@ def sgd(claim: Budget) -> Game:
 
 def label(claim: Budget) -> Game:
     """Algorithm 1 with a private label of three classes and public features."""
-    from halfmask.methods.sgd import SgdConfig, fit_sgd
-
     base = one_row(classes=3)
     table = replace(
         base.with_blocks(public=base.private, private=np.zeros((1, 0))),
@@ -313,8 +306,6 @@ def gd_public_label(claim: Budget) -> Game:
 
     A table cannot lack a level: withheld, the label of the row is private and missing.
     """
-    from halfmask.methods.gd import GdConfig, fit_gd
-
     replaced = claim.relation == "replace"
     schema = Schema(
         Label("y", "public", classes=("no", "yes"))
@@ -333,8 +324,6 @@ def gd_lecture(claim: Budget) -> Game:
 
     The hinge has slope 1 at zero, where a small ball keeps the weights: the bound in every step.
     """
-    from halfmask.methods.gd import LectureConfig, fit_gd
-
     replaced = claim.relation == "replace"
     schema = Schema(
         Label("y", "private", classes=("no", "yes"), missing=None if replaced else "skip"),
@@ -349,8 +338,6 @@ def gd_lecture(claim: Budget) -> Game:
 
 def sgd_public(claim: Budget) -> Game:
     """Algorithm 1 with a public column: only what private parts change of the loss is clipped."""
-    from halfmask.methods.sgd import SgdConfig, fit_sgd
-
     columns = (_two_levels("level", "private"), _two_levels("open", "public"))
     schema = Schema(Label("y", "private", classes=("no", "yes")), columns)
     tables = _read(schema, {"level": ["a"], "open": ["a"], "y": ["no"]}, {"y": ["yes"]})
@@ -376,16 +363,12 @@ def _two_rows(relation: Relation, *, private: bool) -> tuple[Table, Table]:
 
 def units(claim: Budget) -> Game:
     """One release about a unit of two rows, both of which change."""
-    from halfmask.methods.one_shot import fit_one_shot
-
     tables = _two_rows(claim.relation, private=False)
     return fit_game("units", claim, tables, fit_of(fit_one_shot))
 
 
 def sgd_units(claim: Budget) -> Game:
     """Sampled steps that draw a unit of two rows, both of which change."""
-    from halfmask.methods.sgd import SgdConfig, fit_sgd
-
     config = SgdConfig(rate=RATE, steps=STEPS, clip_norm=0.1, learning_rate=STANDSTILL)
     tables = _two_rows("replace", private=True)
     return sampled_fit("sgd-units", fit_sgd, tables, config, claim)
@@ -393,8 +376,6 @@ def sgd_units(claim: Budget) -> Game:
 
 def label_span(claim: Budget) -> Game:
     """Noisy copies of the label of one row, which is another one, or missing."""
-    from halfmask.methods.label_span import LabelSpanConfig, fit_label_span
-
     skip: Literal["skip"] | None = None if claim.relation == "replace" else "skip"
     schema = Schema(
         Label("y", "private", classes=("no", "yes", "maybe"), missing=skip),

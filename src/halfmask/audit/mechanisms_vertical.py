@@ -11,11 +11,24 @@ from typing import Any
 import numpy as np
 
 from halfmask.accounting.budget import Budget
+from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit.distinguish import Game
 from halfmask.audit.games import FitGame, enough_runs, fit_game
 from halfmask.audit.transcript import Recorder
 from halfmask.mechanisms.release import Releaser
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise
+from halfmask.vertical.channel import LocalChannel, Message
+from halfmask.vertical.experts import (
+    PRIOR_SHARE,
+    ExpertParty,
+    ExpertRows,
+    ExpertsConfig,
+    charge_labels,
+    expert_costs,
+    train_experts,
+)
+from halfmask.vertical.fdml import FdmlNoise, FdmlParty
+from halfmask.vertical.party import Coordinator, hide_labels
 
 _ROUNDS = 2
 
@@ -81,9 +94,6 @@ def experts(claim: Budget) -> Game:
     row is zero. Gradients and curvature cannot both move by their bounds for the same two rows: the
     matrices' ninth of μ² stays unused.
     """
-    from halfmask.vertical.channel import Message
-    from halfmask.vertical.experts import ExpertParty, ExpertRows, ExpertsConfig, expert_costs
-
     config = ExpertsConfig(prior_reach=1e-12, steps=16)
     rows = ExpertRows(row_norm=1.0, nonnegative=False, label_private=True, target_excess=200.0)
     mu = claim.mu
@@ -108,9 +118,6 @@ def experts(claim: Budget) -> Game:
 
 def fdml(claim: Budget) -> Game:
     """Scores and gradients of one row: large coefficients take its scores from end to end."""
-    from halfmask.vertical.channel import Message
-    from halfmask.vertical.fdml import FdmlNoise, FdmlParty
-
     mu = claim.mu
     noise = FdmlNoise(
         kind="row", epochs=_ROUNDS, ratio=mu if claim.relation == "replace" else 2 * mu
@@ -137,9 +144,6 @@ def fdml(claim: Budget) -> Game:
 
 def counts(claim: Budget) -> Game:
     """The counts of an expert's scores by class, its model being given: a row changes its bin."""
-    from halfmask.vertical.channel import Message
-    from halfmask.vertical.experts import ExpertParty, ExpertRows
-
     # Half of the budget's square is for the model before it.
     whole = claim.scaled(math.sqrt(2))
     known = ExpertRows(row_norm=1.0, nonnegative=False, label_private=False)
@@ -171,19 +175,6 @@ def expert_labels(claim: Budget) -> Game:
     The claim is what the label holder's ledger was charged; weights stay at zero, where a label
     counts most. Withheld, a label is none: the same two labels, under the ratio of a withheld row.
     """
-    from halfmask.accounting.ledger import MemoryLedger
-    from halfmask.vertical.channel import LocalChannel
-    from halfmask.vertical.experts import (
-        PRIOR_SHARE,
-        ExpertParty,
-        ExpertRows,
-        ExpertsConfig,
-        charge_labels,
-        expert_costs,
-        train_experts,
-    )
-    from halfmask.vertical.party import Coordinator
-
     config = ExpertsConfig(prior_reach=1e-12, steps=4)
     rows = ExpertRows(row_norm=1.0, nonnegative=False, label_private=True)
     mu = claim.mu
@@ -216,7 +207,6 @@ def expert_labels(claim: Budget) -> Game:
 
 def randomised_response(claim: Budget) -> Game:
     """Labels that were flipped by chance: the label of one row is the other one."""
-    from halfmask.vertical.party import hide_labels
 
     def fit(labels: np.ndarray, releaser: Releaser) -> Any:
         return hide_labels(labels, epsilon=claim.epsilon, releaser=releaser)

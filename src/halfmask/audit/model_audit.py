@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
+from sklearn.linear_model import LogisticRegression, Ridge
 
 from halfmask.accounting import accountant
 from halfmask.accounting.budget import Budget
@@ -26,6 +27,7 @@ from halfmask.model_folder import damaged
 from halfmask.progress import part_of, tell
 from halfmask.storage import json_text, write_text
 from halfmask.table import Codes, KeptColumn, Table
+from halfmask.training import train
 from halfmask.types import Floats
 
 # --- Audit of a whole training in one run: many canaries at once, each with one of two private
@@ -186,8 +188,6 @@ def _lean(score: Callable[[Table], Floats], planted: Canaries) -> Floats:
 
 def _expected(lean: Floats, table: Table, planted: Canaries) -> Floats:
     """What a model of other rows leans to, brought to scale: the auditor knows all other rows."""
-    from sklearn.linear_model import LogisticRegression, Ridge
-
     generator = np.random.default_rng()
     others = np.setdiff1d(np.arange(table.n), planted.rows)
     others = generator.permutation(others)[:_REFERENCE_ROWS]
@@ -401,8 +401,6 @@ def _column(table: Table, name: str) -> KeptColumn:
 
 def _prior(known: Table, attacked: Table, codes: NDArray[np.int64], count: int) -> Floats:
     """P(value | public part, label), learnt on other rows (`codes` of `count`) and smoothed."""
-    from sklearn.linear_model import LogisticRegression
-
     usual = (np.bincount(codes, minlength=count) + 1.0) / (len(codes) + count)
     prior = np.tile(usual, (attacked.n, 1))
     if len(np.unique(codes)) > 1:
@@ -456,15 +454,13 @@ def audit_model(
     canaries: int = 1000,
     confidence: float = 0.95,
     out: Path | None = None,
-    report: Callable[[float, str], None] | None = None,
+    report: Callable[[float, str], None] = lambda share, text: None,
 ) -> ModelAudit:
     """Train once more as the model was trained, with canaries, and attack its columns.
 
     Nothing is charged, so what is found is for the owner of the data alone: it is written to the
     folder `out` if one is named, and never into the model's own, which others are handed.
     """
-    from halfmask.training import train
-
     model = Model.load(folder)
     _check_out(folder, out)
     if model.encoder is None:
@@ -478,7 +474,6 @@ def audit_model(
             "cannot be trained again from here: call one_run of halfmask.audit.model_audit on your "
             "fit."
         )
-    tell = report or (lambda share, text: None)
     # An attack on how labels are explained needs them; nothing that it finds is released.
     table = model.encoder.encode(frame).labelled()
     privacy = model.privacy
@@ -502,7 +497,7 @@ def audit_model(
                 raise
         damaged("it cannot be trained again with its stored options")
 
-    tell(0.05, "training with canaries")
+    report(0.05, "training with canaries")
     with part_of("audit", 0.05, 0.6):
         finding = one_run(
             table,
@@ -514,7 +509,7 @@ def audit_model(
             canaries=canaries,
             confidence=confidence,
         )
-    tell(0.6, "guessing private columns")
+    report(0.6, "guessing private columns")
     with part_of("audit", 0.6, 1.0):
         inferences = tuple(attribute_inference(model, table)) if table.private_sources else ()
     if out is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from halfmask.accounting.budget import Budget
@@ -27,11 +28,17 @@ from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit.distinguish import Game
 from halfmask.audit.games import Canary, ScoreGame, enough_runs, fit_game
+from halfmask.audit.mechanisms_vertical import one_share
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource, UnsafeSeededNoise, add_gaussian, noise_source
-from halfmask.mechanisms.release import Releaser, Sensitivity
+from halfmask.mechanisms.release import PrivateStep, Releaser, Sensitivity
+from halfmask.schema import Column, Label, Schema
+from halfmask.table import Encoder
 from halfmask.types import Floats
+from halfmask.vertical.admm import AdmmConfig, run_admm
+from halfmask.vertical.admm_party import AdmmParty, ShareNoise
 from halfmask.vertical.channel import Message
+from halfmask.vertical.party import hide_labels
 
 # --- Mistakes that leave no doubt at all: one look tells the two inputs apart.
 
@@ -83,9 +90,6 @@ def theorem_1_noise(*, epsilon: float, delta: float, sensitivity: float) -> floa
 
 def column_space_noise(claim: Budget, *, corrected: bool) -> Game:
     """One share of one party with one column; two rows, so that the column space is a line."""
-    from halfmask.audit.mechanisms_vertical import one_share
-    from halfmask.vertical.admm_party import AdmmParty, ShareNoise
-
     blocks = np.array([[1.0], [1.0]]), np.array([[1.0], [-1.0]])
     target = np.array([1.0, 0.5])
     if corrected:
@@ -115,8 +119,6 @@ def dual_labels(claim: Budget, *, corrected: bool) -> Game:
 
     The twin randomises the labels before the first round.
     """
-    from halfmask.vertical.admm import AdmmConfig, run_admm
-    from halfmask.vertical.party import hide_labels
 
     def run(second: bool) -> float:
         labels = np.array([1.0 if second else 0.0, 1.0, 0.0])
@@ -139,8 +141,6 @@ class _Listener:
     parties = ("listener",)
 
     def __init__(self, block: np.ndarray) -> None:
-        from halfmask.vertical.admm_party import AdmmParty
-
         self._party = AdmmParty(block, strength=0.1, name="listener")
         self.duals: list[np.ndarray] = []
 
@@ -175,9 +175,6 @@ def one_byte_seed(claim: Budget, *, corrected: bool) -> Game:
 
 def dropped_rows(claim: Budget, *, corrected: bool) -> Game:
     """A number with one missing cell; the twin encodes it with the package, which keeps the row."""
-    from halfmask.schema import Column, Label, Schema
-    from halfmask.table import Encoder
-
     mu = claim.mu
     std = 2.0 / mu
     column = Column("dose", "private", "number", bounds=(0.0, 1.0), bins=2)
@@ -191,8 +188,6 @@ def dropped_rows(claim: Budget, *, corrected: bool) -> Game:
         )
 
     if corrected:
-        import pyarrow as pa
-
         frames = [pa.table({"dose": pa.array(dose), "ill": label}) for dose in cells]
         tables = [Encoder.fit(schema, frame).encode(frame) for frame in frames]
         counts = {table.n for table in tables}
@@ -366,7 +361,8 @@ def _opposite_steps(
 
     def run(second: bool) -> float:
         ledger = MemoryLedger(epsilon=1e6, delta=claim.delta)
-        step = Releaser(ledger, noise_source()).poisson_steps(
+        step = PrivateStep(
+            Releaser(ledger, noise_source()),
             rows=1,
             rate=1.0,
             clip_norm=1.0,

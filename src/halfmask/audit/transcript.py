@@ -32,10 +32,10 @@ from halfmask.accounting.events import (
 from halfmask.accounting.ledger import BudgetLedger
 from halfmask.errors import InputError, ReplayError
 from halfmask.estimators import _HalfmaskEstimator
-from halfmask.mechanisms.release import Indices, MakeReleaser, Releaser
+from halfmask.mechanisms.release import MakeReleaser, Releaser
 from halfmask.model import Model
 from halfmask.settings import CONFIG, split_method
-from halfmask.types import Floats
+from halfmask.types import Floats, Integers
 
 NOT_PRIVATE = (
     "Not private: an audit fitted this model, kept the exact value of every release and charged no "
@@ -59,7 +59,7 @@ class Release:
     noisy: Floats
     mu: float
     event: Event
-    rows: Indices | None = None
+    rows: Integers | None = None
     out_of: int | None = None
 
     @property
@@ -131,7 +131,7 @@ class Recorder(Releaser):
         self.paddings: list[np.random.Generator] = []
         self._last = last
         self._own_plan = True
-        self._rows: Indices | None = None
+        self._rows: Integers | None = None
         self._out_of: int | None = None
 
     def run(self, fit: Callable[[Any, Releaser], Any], given: Any) -> Transcript:
@@ -181,7 +181,7 @@ class Recorder(Releaser):
         event = RandomisedResponseEvent(epsilon=epsilon, categories=2)
         return self._note(answers, math.nan, event, what, lambda: self._flip(answers, epsilon))
 
-    def batch(self, rows: int, draw: Callable[[], Indices]) -> Indices:
+    def batch(self, rows: int, draw: Callable[[], Integers]) -> Integers:
         """The drawn rows, noted with the release that follows."""
         self._rows, self._out_of = self._drawn(rows, draw), rows
         return self._rows
@@ -225,7 +225,7 @@ class Recorder(Releaser):
     def _flip(self, answers: Floats, epsilon: float) -> Floats:
         return super().answered(answers, epsilon, "")
 
-    def _drawn(self, rows: int, draw: Callable[[], Indices]) -> Indices:
+    def _drawn(self, rows: int, draw: Callable[[], Integers]) -> Integers:
         return super().batch(rows, draw)
 
     def _padding(self) -> np.random.Generator:
@@ -291,7 +291,7 @@ class Replayer(Recorder):
     def _flip(self, answers: Floats, epsilon: float) -> Floats:
         return super()._flip(answers, epsilon) if self._afresh else self._next().noisy
 
-    def _drawn(self, rows: int, draw: Callable[[], Indices]) -> Indices:
+    def _drawn(self, rows: int, draw: Callable[[], Integers]) -> Integers:
         if self._afresh:
             return super()._drawn(rows, draw)
         recorded = self._next()

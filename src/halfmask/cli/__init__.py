@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import click
 
-from halfmask.cli.output import asked, emit_error, heard
+from halfmask.cli.output import asked, emit_error, heard, wrapped
 from halfmask.data.spool import forget
 from halfmask.errors import HalfmaskError, raised_at
 
@@ -168,8 +168,6 @@ def _missing(error: Exception) -> str | None:
 
 
 def _end(message: str, exit_code: int) -> NoReturn:
-    from halfmask.cli.output import wrapped
-
     click.echo(wrapped(f"Error: {message}"), err=True)
     raise click.exceptions.Exit(exit_code)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from halfmask.accounting.budget import Budget
+from halfmask.accounting.events import check_relation
 from halfmask.cli.options import PATH, RELATION
 from halfmask.cli.output import emit, json_option, note, reporting
-
-if TYPE_CHECKING:
-    from halfmask.accounting.budget import Budget
+from halfmask.errors import InputError
 
 
 @click.command()
@@ -61,10 +61,6 @@ def audit(
     as_json: bool,
 ) -> None:
     """Attack MODEL (with --data) or a --mechanism; exit 4 where its claim is refuted."""
-    from halfmask.accounting.budget import Budget
-    from halfmask.accounting.events import check_relation
-    from halfmask.errors import InputError
-
     claim = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
     if confidence is not None and not 0 < confidence < 1:
         raise InputError(f"Expected a confidence strictly between 0 and 1, got {confidence}.")
@@ -109,7 +105,6 @@ def _mechanism(
 def _encoding(claim: Budget, runs: int | None, cases: int | None, as_json: bool) -> None:
     """No chance is involved: one pair of frames that disagrees elsewhere is a refutation."""
     from halfmask.audit.neighbours import DEFAULT_CASES, audit_encoding
-    from halfmask.errors import InputError
 
     if runs is not None or claim.relation != "replace":
         raise InputError("The encoding is audited by replaced cells: pass --cases N alone.")
@@ -132,7 +127,6 @@ def _model(
     as_json: bool,
 ) -> None:
     from halfmask.audit.model_audit import AUDIT_FILE, audit_model
-    from halfmask.errors import InputError
     from halfmask.table import read_frame
 
     if data is None:

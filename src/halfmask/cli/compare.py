@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import click
 import numpy as np
 
 from halfmask.accounting.accountant import epsilon as account
-from halfmask.accounting.budget import Budget, round_down
+from halfmask.accounting.budget import Budget, printed, round_down
 from halfmask.accounting.events import Event, check_relation
 from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
@@ -24,6 +26,8 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.methods.auto import Choice
 from halfmask.model import Model
 from halfmask.progress import part_of
+from halfmask.scoring import scores
+from halfmask.storage import json_text, write_text
 from halfmask.table import Encoder, Table, read_frame
 from halfmask.training import choose_method, train, whole_seconds
 
@@ -263,7 +267,6 @@ def compare(
     """Train several methods on DATA (CSV or Parquet) and score them side by side."""
     from halfmask.model_folder import link_ledger
     from halfmask.settings import configs_for_methods
-    from halfmask.storage import json_text, write_text
 
     budget = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
     if test_file is None and out is None:
@@ -288,6 +291,7 @@ def compare(
     if ledger_file is not None:
         book = Ledger.open(ledger_file)
         check_ledger(planned, book)
+    fresh = out is not None and not out.exists()
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         if book is None:
@@ -304,16 +308,20 @@ def compare(
                 item.model.save(out / item.choice.method)
                 link_ledger(out / item.choice.method, book.path)
 
-    with reporting("compare") as progress:
-        trained, total = run(
-            table,
-            planned,
-            budget,
-            encoder=encoder,
-            book=book,
-            keep=keep,
-            progress=progress,
-        )
+    try:
+        with reporting("compare") as progress:
+            trained, total = run(
+                table, planned, budget, encoder=encoder, book=book, keep=keep, progress=progress
+            )
+    except BaseException as error:
+        if book is not None and book.charged_here and isinstance(error, KeyboardInterrupt):
+            note(
+                f"Something was released by then, so epsilon {printed(book.spent())} stays spent "
+                f"in {book.path.name}. Models that were finished are kept."
+            )
+        elif fresh and out is not None and book is not None and not book.charged_here:
+            shutil.rmtree(out)
+        raise
     rows = [_row(item, planned.auto, test, out) for item in trained]
     result: dict[str, Any] = {
         "epsilon": epsilon,
@@ -334,8 +342,6 @@ def compare(
 
 
 def _row(item: Trained, auto: str | None, test: Any, out: Path | None) -> dict[str, Any]:
-    from halfmask.scoring import scores
-
     model, name = item.model, item.choice.method
     row: dict[str, Any] = {
         "method": name,
@@ -352,8 +358,6 @@ def _row(item: Trained, auto: str | None, test: Any, out: Path | None) -> dict[s
 
 def _figure(rows: Sequence[Mapping[str, Any]], out: Path) -> str | None:
     """compare.svg, where there are scores to draw and matplotlib to draw them with."""
-    from importlib.util import find_spec
-
     metric = next((name for name in ("accuracy", "rmse") if name in rows[0]), None)
     if metric is None or find_spec("matplotlib") is None:
         return None
@@ -371,8 +375,6 @@ def _name(row: Mapping[str, Any]) -> str:
 
 def _shown(result: Mapping[str, Any]) -> object:
     from rich.console import Group
-
-    from halfmask.accounting.budget import printed
 
     rows = result["methods"]
     left_out = {"method", "auto", "epsilon", "seconds", "model", "test_rows"}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
 from halfmask.accounting.budget import Budget, printed
+from halfmask.accounting.events import check_epsilon
 from halfmask.cli.output import emit, grid, json_option, reporting
+from halfmask.progress import part_of
+from halfmask.storage import write_text
 
 NEXT = """Now your own file:
   halfmask init people.csv --label NAME > people.toml     # then mark roles, bounds, categories
@@ -34,12 +38,10 @@ def demo(epsilon: float, out: Path, as_json: bool) -> None:
     """Train on the embedded Adult census: all private, half masked, only the label private."""
     from sklearn.linear_model import LogisticRegression
 
-    from halfmask.accounting.events import check_epsilon
     from halfmask.audit.catalogue import game_named
     from halfmask.audit.distinguish import distinguish
     from halfmask.datasets import adult_roles, adult_tables
     from halfmask.mechanisms.noise import noise_source
-    from halfmask.progress import part_of
     from halfmask.scoring import scores
     from halfmask.training import train, whole_seconds
 
@@ -115,8 +117,6 @@ The model and its report are in {out}: open {page}.
 
 def written_report(folder: Path) -> Path:
     """The model's page or, where figures cannot be drawn, the same as Markdown."""
-    from importlib.util import find_spec
-
     if find_spec("matplotlib") is not None:
         from halfmask.report.html import write_report
 
@@ -124,7 +124,6 @@ def written_report(folder: Path) -> Path:
         return folder / "report.html"
     from halfmask.report.card import markdown
     from halfmask.report.facts import gather
-    from halfmask.storage import write_text
 
     text = markdown(gather(folder, with_effects=False))
     write_text(folder / "report.md", text)

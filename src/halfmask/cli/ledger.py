@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from halfmask.accounting.budget import printed, printed_room
+from halfmask.accounting.events import event_to_json
+from halfmask.accounting.ledger import Ledger
 from halfmask.cli.options import PATH, RELATION
 from halfmask.cli.output import emit, json_option
-
-if TYPE_CHECKING:
-    from halfmask.accounting.ledger import Ledger
 
 _FIXED_BEFOREHAND = (
     "The total holds for noise levels that were fixed before looking at results charged here."
@@ -33,8 +32,6 @@ def ledger() -> None:
 @json_option
 def create(*, file: Path, epsilon: float, delta: float, relation: str, as_json: bool) -> None:
     """Start a ledger in FILE, with FILE.head beside it; keep the two together."""
-    from halfmask.accounting.ledger import Ledger
-
     book = Ledger.create(file, epsilon=epsilon, delta=delta, relation=relation)
     emit(_budget(file, book), f"{file}: {_words(book)}, nothing spent", as_json)
 
@@ -44,8 +41,6 @@ def create(*, file: Path, epsilon: float, delta: float, relation: str, as_json: 
 @json_option
 def show(*, file: Path, as_json: bool) -> None:
     """What was charged, what is spent and what is left."""
-    from halfmask.accounting.events import event_to_json
-    from halfmask.accounting.ledger import Ledger
     from halfmask.statement import describe
 
     book = Ledger.open(file)
@@ -88,8 +83,6 @@ def show(*, file: Path, as_json: bool) -> None:
 @json_option
 def verify(*, file: Path, as_json: bool) -> None:
     """Check every line of the ledger; ends with 2 where it was edited or truncated."""
-    from halfmask.accounting.ledger import Ledger
-
     book = Ledger.open(file)
     chain = book.verify()
     data = {
@@ -99,7 +92,7 @@ def verify(*, file: Path, as_json: bool) -> None:
         "torn_bytes": chain.torn_bytes,
         "head_behind": chain.head_behind,
     }
-    lines = [f"{file}: intact, {len(chain.charges)} charges"]
+    lines = [f"{file}: intact, {len(chain.charges)} charge{'s' * (len(chain.charges) != 1)}"]
     if chain.torn_bytes:
         lines.append(
             f"A charge was interrupted while it was written ({chain.torn_bytes} bytes); nothing "

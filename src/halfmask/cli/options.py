@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from halfmask.accounting.events import RELATIONS
+from halfmask.errors import InputError, SchemaError
 
 if TYPE_CHECKING:
     from halfmask.data.reading import FileRows
@@ -141,7 +142,6 @@ def training_rows(
     """
     from halfmask.data.frames import numbered
     from halfmask.data.reading import open_rows
-    from halfmask.errors import InputError
     from halfmask.table import Encoder
     from halfmask.training import choose_method
 
@@ -197,7 +197,6 @@ def encoded_pieces(
 def _check_declared(schema: Schema) -> None:
     """Levels and ranges learnt from the rows of one machine would differ from the others'."""
     from halfmask.data.encoding import declared
-    from halfmask.errors import SchemaError
 
     for column in schema.columns:
         if declared(column) is None:

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
+from halfmask.errors import InputError
 from halfmask.progress import heard_by, part_of
 from halfmask.storage import json_text
 
@@ -101,8 +103,6 @@ def note(text: str) -> None:
 def wrapped(text: str) -> str:
     """Lines of 80 columns at most, or of as many as the variable HALFMASK_WIDTH says; no word is
     broken, so that names, files and commands can be copied."""
-    import textwrap
-
     given = os.environ.get("HALFMASK_WIDTH", "")
     width = int(given) if given.isdecimal() and int(given) else 80
     lines = []
@@ -292,8 +292,6 @@ def after_this() -> Iterator[None]:
 
 def keep_others_out(folder: Path, work: str, elsewhere: str) -> None:
     """No second `work` in this folder until the command ends, however it ends."""
-    from halfmask.errors import InputError
-
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     click.get_current_context().call_on_close(lambda: os.close(fd))
     try:

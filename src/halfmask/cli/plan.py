@@ -61,6 +61,7 @@ def account(
     """
     _check(q=q, noise=noise, steps=steps, epsilon=epsilon, delta=delta)
     from halfmask.accounting import accountant
+    from halfmask.accounting.calibrate import most_steps, noise_multiplier
     from halfmask.accounting.events import PoissonGaussianEvent
 
     under: Relation = "withhold" if relation == "withhold" else "replace"
@@ -74,8 +75,6 @@ def account(
 
     shown = "" if noise is None else f"{noise:.6g}"
     if noise is None:
-        from halfmask.accounting.calibrate import noise_multiplier
-
         assert epsilon is not None
         assert steps is not None
         noise = noise_multiplier(
@@ -86,8 +85,6 @@ def account(
         )
         shown = f"{round_up(noise):.6g}"  # whoever copies it must not pay more
     elif steps is None:
-        from halfmask.accounting.calibrate import most_steps
-
         assert epsilon is not None
         steps = most_steps(
             Budget(epsilon=epsilon, delta=delta, relation=under),

@@ -11,6 +11,8 @@ import click
 
 from halfmask.cli.options import PATH, encoded_pieces
 from halfmask.cli.output import emit, json_option, reporting
+from halfmask.errors import DataError, InputError
+from halfmask.storage import replacing
 
 if TYPE_CHECKING:
     from halfmask.data.reading import FileRows
@@ -31,9 +33,7 @@ if TYPE_CHECKING:
 def predict(model: Path, data: Path, out: Path | None, overwrite: bool, as_json: bool) -> None:
     """Predict the rows of DATA with MODEL (a folder that train wrote); rows stay in order."""
     from halfmask.data.reading import open_rows
-    from halfmask.errors import InputError
     from halfmask.model import Model
-    from halfmask.storage import replacing
 
     if as_json and out is None:
         raise InputError("With --json, name the file to write with --out.")
@@ -111,7 +111,6 @@ def evaluate(
     """
     from halfmask.data.frames import check_columns, texts
     from halfmask.data.reading import open_rows
-    from halfmask.errors import DataError, InputError
     from halfmask.model import Model
     from halfmask.report.covered import covered_scores
     from halfmask.scoring import judge
@@ -158,17 +157,17 @@ _MAIN = ("rows", "accuracy", "log_loss", "auc", "rmse", "r2")
 
 def _text(measured: dict[str, Any], by: str | None) -> str:
     """Within 80 columns."""
-    from halfmask.scoring import reference_lines, shown_score
+    from halfmask.scoring import reference_lines, told_scores
 
-    main = {name: measured[name] for name in _MAIN if name in measured}
-    lines = [f"{shown_score(name):>10}  {_shown(value)}" for name, value in main.items()]
+    lines = _lines({name: measured[name] for name in _MAIN if name in measured})
+    if measured["without_label"]:
+        lines.append(f"Left out, since they have no label: {measured['without_label']:,} rows.")
     for title, key in (
         ("a constant", "constant"),
         ("the public columns alone", "public_columns_alone"),
     ):
         if key in measured:
-            told = ", ".join(f"{shown_score(n)} {_shown(v)}" for n, v in measured[key].items())
-            lines.append(f"To compare, {title}: {told}.")
+            lines.append(f"To compare, {title}: {told_scores(measured[key])}.")
     if not measured["better_than_constant"]:
         lines.append(
             "On these rows the model is NO BETTER THAN A CONSTANT. More rows, a larger\n"
@@ -186,10 +185,7 @@ def _text(measured: dict[str, Any], by: str | None) -> str:
     if by is not None:
         lines += ["", f"By {by}:"]
         for name, each in measured["groups"].items():
-            told = ", ".join(
-                f"{shown_score(n)} {'-' if v is None else _shown(v)}" for n, v in each.items()
-            )
-            lines.append(f"  {name[:20]:<20}  {told}")
+            lines.append(f"  {name[:20]:<20}  {told_scores(each)}")
     if "reference" in measured:
         lines += reference_lines(measured["reference"], "fitted on --reference, on these rows")
     return "\n".join([*lines, "", NOT_COVERED])
@@ -198,7 +194,6 @@ def _text(measured: dict[str, Any], by: str | None) -> str:
 def reference_of(model: Model, training: Path, data: Path) -> dict[str, Any]:
     """Models without privacy, fitted on one file and scored on another."""
     from halfmask.data.reading import read_frame
-    from halfmask.errors import InputError
     from halfmask.scoring import reference
 
     if model.encoder is None:
@@ -231,7 +226,6 @@ def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[st
     from halfmask.cli.vertical import load_model, named_files, scores_of
     from halfmask.data.encoding import level_codes
     from halfmask.data.frames import check_columns, numbers, texts
-    from halfmask.errors import DataError
     from halfmask.scoring import class_scores, score_rows
     from halfmask.table import read_frame
     from halfmask.vertical.queries import read_ids
@@ -258,14 +252,16 @@ def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[st
 
 
 def _emit(measured: Mapping[str, float | None], as_json: bool) -> None:
+    result = {**measured, "covered_by_guarantee": False}
+    emit(result, "\n".join([*_lines(measured), NOT_COVERED]), as_json)
+
+
+def _lines(measured: Mapping[str, float | None]) -> list[str]:
     from halfmask.scoring import shown_score
 
-    lines = [f"{shown_score(name):>10}  {_shown(value)}" for name, value in measured.items()]
-    result = {**measured, "covered_by_guarantee": False}
-    emit(result, "\n".join([*lines, NOT_COVERED]), as_json)
+    def shown(value: float | None) -> str:
+        if value is None:
+            return "undefined: these rows hold one class only"
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
-
-def _shown(value: float | None) -> str:
-    if value is None:
-        return "undefined: these rows hold one class only"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+    return [f"{shown_score(name):>10}  {shown(value)}" for name, value in measured.items()]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from halfmask.cli.options import PATH
 from halfmask.cli.output import emit, json_option, note, reporting
 from halfmask.cli.predict import is_vertical
-
-if TYPE_CHECKING:
-    pass
+from halfmask.errors import InputError
+from halfmask.storage import json_text, write_text
 
 _NAMES = {"html": "report.html", "md": "report.md", "json": "report.json", "card": "README.md"}
 
@@ -75,10 +73,8 @@ def report(
     as_json: bool,
 ) -> None:
     """Write what MODEL (a folder that train wrote) promises, and to whom."""
-    from halfmask.errors import InputError
     from halfmask.report import words
     from halfmask.report.facts import gather
-    from halfmask.storage import json_text, write_text
 
     target = out or Path(_NAMES[form])
     if target.is_dir():
@@ -137,7 +133,6 @@ def report(
 def _vertical(model: Path, target: Path, form: str, as_json: bool) -> None:
     """Every party's statement in one document."""
     from halfmask.cli.vertical import load_model
-    from halfmask.storage import write_text
     from halfmask.vertical.statements import document
 
     fitted = load_model(model)

@@ -17,6 +17,7 @@ from halfmask.accounting.budget import printed
 from halfmask.cli.options import PATH
 from halfmask.cli.output import emit, grid, json_option, note, reporting
 from halfmask.errors import InputError
+from halfmask.storage import json_text, write_text
 
 EXPERIMENTS = {
     "dp-erm": "halfmask_lab.dp_erm",
@@ -108,8 +109,6 @@ def reproduce(
     with reporting(f"reproduce {name}") as report:
         result: dict[str, Any] = run(data, out, report, seed=unsafe_seed, **chosen)
     if out is not None:
-        from halfmask.storage import json_text, write_text
-
         path = out / f"{name}.json"
         write_text(path, json_text(result))
         note(f"Results written to {path}.")

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections import Counter
 from pathlib import Path
+from textwrap import TextWrapper, fill
 from typing import TYPE_CHECKING, Any
 
 import click
+import tomli_w
 
+from halfmask.accounting.budget import Budget
+from halfmask.accounting.events import check_relation
 from halfmask.cli.options import PATH, RELATION, schema_option
 from halfmask.cli.output import emit, json_option, note
+from halfmask.errors import DataError, InputError, suggest
+from halfmask.storage import replacing, write_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from halfmask.checking import Checked, Expectation, Finding
+    from halfmask.checking import Checked, Expectation
 
 
 _HEAD = """\
@@ -88,7 +92,6 @@ def init(file: str, label: str | None, dictionary: str | None, short: bool, as_j
 def declarations(kinds: dict[str, str], dictionary: str | None) -> dict[str, dict[str, Any]]:
     """Each column's kind, bounds and categories, by the dictionary or, without, the kind alone."""
     from halfmask.dictionary import read_dictionary
-    from halfmask.errors import DataError, suggest
 
     known = {} if dictionary is None else read_dictionary(dictionary)
     strange = [name for name in known if name not in kinds]
@@ -126,8 +129,6 @@ def short_template(declared: dict[str, dict[str, Any]], label: str | None) -> di
 
 def short_toml(data: dict[str, Any], label: str | None, kinds: dict[str, str]) -> str:
     """The short template as TOML: a line for a column or pattern, a table for a group."""
-    import tomli_w
-
     pairs = (f"{key} = {_toml_value(value)}" for key, value in data["label"].items())
     head = "\n".join(["[label]", *pairs])
     known = {"classes", "bounds"} & set(data["label"])
@@ -159,8 +160,6 @@ def _inline(keys: dict[str, Any]) -> str:
 
 def _toml_value(value: Any) -> str:
     """A value on one line; dates in quotes are dates to the schema all the same."""
-    import tomli_w
-
     if isinstance(value, list):
         return f"[{', '.join(map(_toml_value, value))}]"
     return tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
@@ -177,8 +176,6 @@ def _wrapped(words: list[str], width: int = 98) -> str:
 
 
 def _toml_key(name: str) -> str:
-    import tomli_w
-
     return tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
 
 
@@ -204,8 +201,6 @@ def column_kinds(table: pa.Table) -> dict[str, str]:
 
 
 def _check_label(kinds: dict[str, str], label: str | None) -> None:
-    from halfmask.errors import DataError, suggest
-
     if label is not None and label not in kinds:
         raise DataError(
             f"The data has no column {label!r} for the label.{suggest(label, kinds)} "
@@ -225,8 +220,6 @@ def template(kinds: dict[str, str], label: str | None) -> dict[str, Any]:
 
 def template_toml(kinds: dict[str, str], label: str | None) -> str:
     """The template as TOML, with a commented line wherever the user has to fill something in."""
-    import tomli_w
-
     data = template(kinds, label)
     head = tomli_w.dumps({"label": data["label"]}).rstrip()
     parts = [_HEAD, f"{head}\n{_label_hint(kinds, label)}\n"]
@@ -280,9 +273,7 @@ def derive(
 
     from halfmask.data.derived import parse
     from halfmask.data.encoding import with_derived
-    from halfmask.errors import InputError
     from halfmask.schema import Schema
-    from halfmask.storage import replacing, write_text
     from halfmask.table import read_frame
 
     derived = [parse(text) for text in functions]
@@ -347,11 +338,7 @@ def check(
 
     The output is for whoever holds the data, not for release. Ends with 2 where there are faults.
     """
-    from halfmask.accounting.budget import Budget
-    from halfmask.accounting.events import check_relation
     from halfmask.checking import check_file
-    from halfmask.errors import InputError
-    from halfmask.storage import write_text
 
     budget = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
     if full is not None and full.exists():
@@ -359,36 +346,32 @@ def check(
     found = check_file(file, schema_file, budget)
     if full is not None and found.schema is not None:
         write_text(full, found.schema.to_toml())
-    emit(found.to_json(), _text(found, file), as_json)
+    emit(found.to_json(), _text(found, file, epsilon), as_json)
     if found.faults:
         raise click.exceptions.Exit(2)
 
 
-def _text(found: Checked, file: Path) -> str:
+def _text(found: Checked, file: Path, epsilon: float) -> str:
     rows = "" if found.rows is None else f": {found.rows:,} rows"
     parts = [f"{file}{rows}, {_counted(found)}."]
     for title, findings in (("Faults", found.faults), ("Warnings", found.warnings)):
         if findings:
-            parts.append("\n".join([f"{title} ({len(findings)}):", *map(_bullet, findings)]))
+            bullet = TextWrapper(_WIDTH, initial_indent="  - ", subsequent_indent="    ")
+            lines = [bullet.fill(finding.message) for finding in findings]
+            parts.append("\n".join([f"{title} ({len(findings)}):", *lines]))
     if found.expectation is not None:
-        parts.append(_expected(found.expectation, found.rows))
-    parts.append(textwrap.fill(FOR_THE_HOLDER, _WIDTH))
+        parts.append(_expected(found.expectation, found.rows, epsilon))
+    parts.append(fill(FOR_THE_HOLDER, _WIDTH))
     return "\n\n".join(parts)
 
 
 def _counted(found: Checked) -> str:
-    states = Counter(state == "parses" for state in found.states.values())
-    words = [f"{states[True]} of {len(found.states)} declared columns parse"]
-    if not found.faults:
-        words.append("no faults")
-    return ", ".join(words)
+    parse = sum(state == "parses" for state in found.states.values())
+    told = f"{parse} of {len(found.states)} declared columns parse"
+    return told if found.faults else f"{told}, no faults"
 
 
-def _bullet(finding: Finding) -> str:
-    return textwrap.fill(finding.message, _WIDTH, initial_indent="  - ", subsequent_indent="    ")
-
-
-def _expected(found: Expectation, rows: int | None) -> str:
+def _expected(found: Expectation, rows: int | None, epsilon: float) -> str:
     part = (
         f"of what your columns tell, a model keeps about {_percent(found.middle)}, from "
         f"{_percent(found.kept[0])} (if each tells little) to {_percent(found.kept[1])} (if they "
@@ -398,7 +381,7 @@ def _expected(found: Expectation, rows: int | None) -> str:
         part = "with so few rows and so small a budget only the base rate is released."
     elif found.verdict == "noise will win":
         part += " Expect hardly more than a constant, or than the free model of public columns."
-    sentence = f"{found.verdict.capitalize()}: {part}"
+    sentence = f"{found.verdict.capitalize()} at epsilon {epsilon:g}: {part}"
     if found.verdict != "noise will not win":
         sentence += f" About {found.rows_needed:,} rows, or a larger epsilon, would be safe."
     if rows is not None and found.counted < rows:
@@ -406,7 +389,7 @@ def _expected(found: Expectation, rows: int | None) -> str:
             f" To protect all rows of a person, noise is larger: {rows:,} rows count as "
             f"{round(found.counted):,}."
         )
-    lines = [textwrap.fill(sentence, _WIDTH)]
+    lines = [fill(sentence, _WIDTH)]
     if found.if_public:
         lines.append("If one of these were public (most gained first):")
         width = min(max(len(change.column) for change in found.if_public[:_SHOWN]), 40)

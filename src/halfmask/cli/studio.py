@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 import tempfile
@@ -12,6 +13,7 @@ import click
 
 from halfmask.cli.options import PATH
 from halfmask.cli.output import emit, json_option, note
+from halfmask.errors import InputError
 
 
 @click.command()
@@ -64,8 +66,7 @@ def studio(
     import uvicorn  # noqa: F401
 
     from halfmask.data.reading import open_rows
-    from halfmask.errors import InputError
-    from halfmask.studio.server import LOOPBACK, application, listening, new_token, serve
+    from halfmask.studio.server import LOOPBACK, application, listening, serve
     from halfmask.studio.workshop import Files, Workshop
 
     if str(file) == "-" or file.is_fifo():
@@ -83,7 +84,7 @@ def studio(
         raise InputError(f"{str(folder)!r} is a file: name a folder with --out.")
     with open_rows(file) as rows, listening(port) as opened:
         workshop = Workshop(files, rows, label=label)
-        token, bound = new_token(), int(opened.getsockname()[1])
+        token, bound = secrets.token_urlsafe(32), int(opened.getsockname()[1])
         address = f"http://{LOOPBACK}:{bound}/?token={token}"
         emit(
             {

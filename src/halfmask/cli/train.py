@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfmask.accounting.budget import Budget, printed
+from halfmask.accounting.events import check_relation
+from halfmask.accounting.ledger import BudgetLedger, Ledger, MemoryLedger
 from halfmask.cli.options import (
     machines,
     read_schema,
@@ -20,12 +23,11 @@ from halfmask.cli.options import (
     training_rows,
 )
 from halfmask.cli.output import after_this, emit, json_option, keep_others_out, note
+from halfmask.errors import InputError
 
 CHECKPOINT, RUN = "checkpoint.npz", ".run"
 
 if TYPE_CHECKING:
-    from halfmask.accounting.budget import Budget
-    from halfmask.accounting.ledger import BudgetLedger, Ledger
     from halfmask.model import Model
 
 
@@ -65,8 +67,6 @@ def train(
 
     Under torchrun every process trains on its part of the rows: see docs/many-machines.md.
     """
-    from halfmask.accounting.budget import Budget
-    from halfmask.accounting.events import check_relation
     from halfmask.mechanisms.noise import noise_source
     from halfmask.mechanisms.shards import ALONE, rows_in_all
     from halfmask.model_folder import OWN, link_ledger
@@ -139,7 +139,6 @@ def train(
 
 def _config(method: str, settings: tuple[str, ...], file: Path | None) -> Any:
     """The configuration that --set and --config make; None where neither says anything."""
-    from halfmask.errors import InputError
     from halfmask.settings import config_from_words
 
     if method == "auto" and (settings or file is not None):
@@ -165,7 +164,6 @@ def _ledger(
 
     The one ledger of several machines is that of the first; the others hold none that counts.
     """
-    from halfmask.accounting.ledger import Ledger, MemoryLedger
     from halfmask.model_folder import OWN
 
     if not leads:
@@ -197,8 +195,6 @@ def _ledger(
 
 def _save(model: Model, out: Path) -> None:
     """Write the model; where the disk is full or gone, say what that costs."""
-    from halfmask.errors import InputError
-
     try:
         model.save(out)
     except OSError as error:
@@ -210,8 +206,6 @@ def _save(model: Model, out: Path) -> None:
 
 
 def _stays_charged(out: Path, ledger: Ledger) -> str:
-    from halfmask.accounting.budget import printed
-
     spent = f"Something was released by then, so epsilon {printed(ledger.spent())} stays spent in "
     if (out / CHECKPOINT).with_suffix(RUN).exists():
         return f"{spent}{ledger.path.name}. Go on with the same command and --resume."
@@ -232,8 +226,6 @@ def _charged(out: Path, ledger: Ledger) -> bool:
 
 def _check_folder(out: Path, resume: bool) -> None:
     """Refuse to overwrite a model, or to mix into a folder of something else."""
-    from halfmask.errors import InputError
-
     if out.exists() and not out.is_dir():
         raise InputError(f"{str(out)!r} is a file: name a folder with --out.")
     if (out / "model.json").exists():

@@ -18,15 +18,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from halfmask.accounting.budget import printed
+from halfmask.accounting.events import check_relation
+from halfmask.accounting.ledger import Ledger
 from halfmask.cli.options import PATH, RELATION, settings_options
 from halfmask.cli.output import emit, grid, json_option, keep_others_out, note
 from halfmask.errors import HalfmaskError, InputError
+from halfmask.storage import replacing, write_durably
 
 if TYPE_CHECKING:
     from halfmask.types import Vector
@@ -111,8 +113,6 @@ def simulate(
     as_json: bool,
 ) -> None:
     """Run all parties in this process, as they would run apart."""
-    from halfmask.accounting.events import check_relation
-    from halfmask.accounting.ledger import Ledger
     from halfmask.schema import Schema
     from halfmask.settings import config_as_json
     from halfmask.vertical.files import read_vertical_table
@@ -394,7 +394,6 @@ def predict(
     import pyarrow as pa
     import pyarrow.csv
 
-    from halfmask.storage import replacing
     from halfmask.vertical.queries import REVEALS, read_ids
 
     model = load_model(run)
@@ -458,7 +457,6 @@ def _asked(run: Path, ids: list[Any], link: Link) -> Vector:
     """Scores over Flower: a SuperLink for the time of one question."""
     import numpy as np
 
-    from halfmask.storage import write_durably
     from halfmask.vertical.network import read_run_file
 
     settings = read_run_file(run)
@@ -545,7 +543,7 @@ def _child(
 
     What it prints goes to `log`, or to standard error: standard output is for the result.
     """
-    before = signal.signal(signal.SIGTERM, _on_sigterm)
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
         yield process
@@ -558,10 +556,6 @@ def _child(
             process.kill()
             process.wait()
         signal.signal(signal.SIGTERM, before)
-
-
-def _on_sigterm(number: int, frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
 
 
 def _listens(address: tuple[str, int]) -> bool:

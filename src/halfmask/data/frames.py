@@ -223,16 +223,13 @@ def _text_array(words: list[str | None]) -> pa.Array:
 def _check_present(columns: Sequence[str], names: Sequence[str]) -> None:
     counts = Counter(columns)
     lost = [name for name in names if counts[name] == 0]
-    if len(lost) == 1:
-        raise DataError(
-            f"The data has no column {lost[0]!r}.{suggest(lost[0], columns)} Add it, or remove it "
-            f"from the schema."
-        )
     if lost:
         more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+        some = ("column", "it") if len(lost) == 1 else ("columns", "them")
         raise DataError(
-            f"The data has no columns {', '.join(map(repr, lost[:_SHOWN]))}{more}."
-            f"{suggest(lost[0], columns)} Add them, or remove them from the schema."
+            f"The data has no {some[0]} {', '.join(map(repr, lost[:_SHOWN]))}{more}."
+            f"{suggest(lost[0], columns)} Add {some[1]}; before training, {some[1]} may also be "
+            "left out of the schema."
         )
     for name in names:
         if counts[name] > 1:

@@ -21,6 +21,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.ipc
+from pyarrow import parquet
 
 from halfmask.data.spool import at_hand
 from halfmask.errors import DataError
@@ -156,8 +157,6 @@ def _parquet_files(folder: Path) -> list[Path]:
 
 
 def _parquet_schema(file: Path) -> pa.Schema:
-    from pyarrow import parquet
-
     try:
         schema = parquet.read_schema(file)
         names = schema.names
@@ -217,8 +216,6 @@ class _ConvertedRows(FileRows):
 
 @contextmanager
 def _opened_parquet(file: Path) -> Iterator[_ParquetRows]:
-    from pyarrow import parquet
-
     _parquet_schema(file)  # names that cannot be read, in words of ours
     try:
         # A buffer, since row groups may be as large as the file.
@@ -338,8 +335,6 @@ def is_parquet(path: str | Path) -> bool:
 
 def parquet_rows(path: str | Path) -> int:
     """The number of rows of a Parquet file, from its footer."""
-    from pyarrow import parquet
-
     try:
         return int(parquet.read_metadata(at_hand(path)).num_rows)
     except (pa.ArrowException, OSError):
@@ -392,8 +387,6 @@ def _unpacked(file: Path) -> bytes:
 
 
 def _read_parquet(file: Path) -> pa.Table:
-    from pyarrow import parquet
-
     try:
         _parquet_schema(file)
         table = parquet.read_table(file)
@@ -436,10 +429,14 @@ def _then(first: str, rest: Iterable[str]) -> list[str]:
 
 
 def _check_names(names: Sequence[str], name: str) -> None:
+    """Names by their places: of a CSV without its header they are the values of a row."""
     twice = [column for column, count in Counter(names).items() if count > 1]
     if twice:
-        parts = [f"{each!r} twice (columns {_places(names, each)})" for each in twice[:8]]
-        raise DataError(f"{name} has the column {', '.join(parts)}: rename or remove one of them.")
+        parts = [f"columns {_places(names, each)}" for each in twice[:8]]
+        raise DataError(
+            f"{name} has one name for {', and one for '.join(parts)}: rename or remove one of "
+            "them. (Is the line with the names of the columns there?)"
+        )
 
 
 def _places(names: Sequence[str], name: str) -> str:

@@ -52,14 +52,16 @@ class UnitWeights:
 
 
 def unit_weights(
-    codes: NDArray[np.int64], *, numbers: int, mu: float, relation: Relation
+    codes: NDArray[np.int64], *, numbers: int, mu: float, relation: Relation, skew: float = 0.0
 ) -> UnitWeights:
     """Weights min(1, m / rows of the unit), so that each unit counts as at most m rows in a sum.
 
     Noise grows with m, and so does the sum. Of all m the one that makes the variance of a weighted
     mean the least: Σ weight² for the rows and (m·Δ/μ)² for the noise on each of `numbers` released
     numbers, over (Σ weight)², a row's contribution having length 1 and moving by Δ = 2 (replace)
-    or 1 (withhold). Rows per unit are public. Guarantee: docs/proofs/units.md.
+    or 1 (withhold). `skew` is how far rows whose weight was cut may lie from the others, in lengths
+    of a contribution: the mean is off by that times the part that was cut. Rows per unit are
+    public. Guarantee: docs/proofs/units.md.
     """
     counts = np.bincount(codes)
     units = np.bincount(counts)
@@ -72,6 +74,7 @@ def unit_weights(
     noise = numbers * ((2.0 if relation == "replace" else 1.0) / mu) ** 2
     totals = lighter + rows * heavier
     variance = (lighter + rows**2 * (shares + noise)) / np.maximum(totals, 1) ** 2
+    variance = variance + (skew * (1 - totals / max(len(codes), 1))) ** 2
     # Where several are as good, the one that changes weights least.
     most = len(rows) - 1 - int(np.argmin(variance[:0:-1]))
     return UnitWeights(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halfmask.errors import InputError
-from halfmask.types import Floats
+from halfmask.types import Floats, Integers
 
 # --- Standard normals from random 64-bit words, by the ziggurat of Marsaglia and Tsang.
 # The density exp(−x²/2) for x > 0 is covered by 256 layers of one and the same area: rectangles of
@@ -29,7 +29,6 @@ from halfmask.types import Floats
 # Guarantee: docs/proofs/floating_point.md.
 
 
-Integers = NDArray[np.int64]
 # A source of so many independent 64-bit words.
 Words = Callable[[int], NDArray[np.uint64]]
 

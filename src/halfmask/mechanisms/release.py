@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import (
@@ -37,13 +36,10 @@ from halfmask.mechanisms.noise import (
 )
 from halfmask.mechanisms.shards import ALONE, Machines, Shards
 from halfmask.progress import tell
-from halfmask.types import Floats, Vector
-
-Indices = NDArray[np.int64]
-Rows = Indices
+from halfmask.types import Floats, Integers, Vector
 
 
-def poisson_rows(rows: int, rate: float, source: NoiseSource) -> Indices:
+def poisson_rows(rows: int, rate: float, source: NoiseSource) -> Integers:
     """The rows of one Poisson batch, in order; it may be empty.
 
     Jumps between chosen rows are geometric, so the work grows with the batch, not with the table.
@@ -53,7 +49,7 @@ def poisson_rows(rows: int, rate: float, source: NoiseSource) -> Indices:
     if rate == 1:
         return np.arange(rows)
     log_skip = math.log1p(-rate)
-    chosen: list[Indices] = []
+    chosen: list[Integers] = []
     last = -1
     while True:
         expected = (rows - 1 - last) * rate
@@ -67,7 +63,7 @@ def poisson_rows(rows: int, rate: float, source: NoiseSource) -> Indices:
         last = int(positions[-1])
 
 
-def uniform_rows(rows: int, size: int, generator: np.random.Generator) -> Indices:
+def uniform_rows(rows: int, size: int, generator: np.random.Generator) -> Integers:
     """A uniform public batch without repetition (all rows where size >= rows)."""
     if size >= rows:
         return np.arange(rows)
@@ -257,13 +253,9 @@ class Releaser:
             self._charge, self.notes = before.charge, (*self.notes, INTERRUPTED)
             self._given = True  # by the run that was interrupted
             return
+        marks = {"run": self._run} if self._in_parts else {}
         seeded = not self.noise.secure
-        if self._in_parts:
-            self._charge = self._book.charge(events, what, seeded=seeded, run=self._run)
-        elif seeded:
-            self._charge = self._book.charge(events, what, seeded=True)
-        else:
-            self._charge = self._book.charge(events, what)
+        self._charge = self._book.charge(events, what, seeded=seeded, **marks)
 
     def take_back(self) -> None:
         """Take the charge back after Ctrl-C, if nothing was handed out since; it may come any time.
@@ -323,45 +315,6 @@ class Releaser:
             reserve=sum_reserve(self.rows),
         )
 
-    def poisson_steps(
-        self,
-        *,
-        rows: int,
-        rate: float,
-        clip_norm: float,
-        noise_multiplier: float,
-        steps: int,
-        what: str,
-        **how: Any,
-    ) -> PrivateStep:
-        """`steps` noisy means of clipped rows over Poisson batches; charged before the first.
-
-        Guarantee: docs/proofs/poisson_gaussian.md.
-        """
-
-        return PrivateStep(
-            self,
-            rows=rows,
-            rate=rate,
-            clip_norm=clip_norm,
-            noise_multiplier=noise_multiplier,
-            steps=steps,
-            what=what,
-            **how,
-        )
-
-    def paid_rows(
-        self, *, rows: int, sensitivity: Sensitivity, noise_std: float, count: int, what: str
-    ) -> PaidRows:
-        """Noisy statistics of batches, `count` about each row; charged before the first.
-
-        Guarantee: docs/proofs/fdml.md.
-        """
-
-        return PaidRows(
-            self, rows=rows, sensitivity=sensitivity, noise_std=noise_std, count=count, what=what
-        )
-
     def unpaid_normal(self, size: int) -> Floats:
         """Standard normals for noise as a paper has it: no guarantee, and nothing is charged."""
         return self.noise.normal(size)
@@ -402,7 +355,7 @@ class Releaser:
             tell("releasing with noise", self._done / max(self._planned, 1))
         return noisy
 
-    def batch(self, rows: int, draw: Callable[[], Indices]) -> Indices:
+    def batch(self, rows: int, draw: Callable[[], Integers]) -> Integers:
         """Which of `rows` rows the next release is about, by a secret `draw`: for mechanisms."""
         return draw()
 
@@ -520,7 +473,7 @@ def widened_std(
 class RowContributions(Protocol):
     """What each row (or each unit, where units are protected) adds to the sum."""
 
-    def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
+    def clipped_sum(self, rows: Integers, clip_norm: float) -> Floats:
         """Σ of the contributions of `rows`, each scaled down to norm at most `clip_norm`.
 
         One that is not finite adds zero; without rows it is zeros of the right shape.
@@ -531,14 +484,14 @@ class WeighedRows(ABC):
     """Contributions whose norms are found first and whose sum takes weights: clipped here."""
 
     @abstractmethod
-    def norms(self, rows: Indices) -> Floats:
+    def norms(self, rows: Integers) -> Floats:
         """The Euclidean norm of each row's contribution."""
 
     @abstractmethod
-    def weighted_sum(self, rows: Indices, weights: Floats) -> Floats:
+    def weighted_sum(self, rows: Integers, weights: Floats) -> Floats:
         """Σ weight·contribution over `rows`; zeros of the right shape where there are none."""
 
-    def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
+    def clipped_sum(self, rows: Integers, clip_norm: float) -> Floats:
         """The sum with the weights that bring every norm to at most `clip_norm`."""
         weights = clip_weights(self.norms(rows), clip_norm)
         kept = weights > 0
@@ -552,6 +505,7 @@ class PrivateStep:
     size rate·rows; an empty batch releases noise. Contributions that are not finite count as zero.
     Where rows are spread over machines, `rows` are those of this one and `rows_in_all` all of them:
     each machine draws from its own rows, and together these draws are one Poisson batch.
+    Guarantee: docs/proofs/poisson_gaussian.md.
     """
 
     def __init__(
@@ -606,7 +560,7 @@ class PrivateStep:
         return self._noisy(total, std) / (self._rate * self._rows_in_all)
 
 
-def batch_of(rows: object, total: int) -> Indices:
+def batch_of(rows: object, total: int) -> Integers:
     """`rows` as positions in a table of `total` rows, each at most once; anything else is refused.
 
     A row that came twice would count twice in a sum, and the bound is for once.
@@ -646,7 +600,7 @@ class PaidRows:
         self._left = np.full(rows, count)
         self._count, self._what = count, what
 
-    def release(self, rows: Indices, statistic: Callable[[Indices], Vector]) -> Vector:
+    def release(self, rows: Integers, statistic: Callable[[Integers], Vector]) -> Vector:
         """`statistic` of these rows with noise; it is computed only if every row is paid for."""
         batch = batch_of(rows, len(self._left))
         if np.any(self._left[batch] < 1):

@@ -58,6 +58,12 @@ _COMPARISON = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
 # How far curvatures may be from those of a normal score.
 _NORMAL = 0.2
 _STEEPEST = 1.5
+_BLURRED = 0.5
+# How far the mean of a score may lie from where noisy counts put it, in parts of its spread.
+_OFF_CENTRE = 0.3
+# How far labels of rows of large units may lie from those of others: classes, and numbers in parts
+# of half their range.
+_SKEW, _SKEW_OF_NUMBERS = 0.3, 0.05
 # By how much a released base rate, or a free model, may typically be off.
 _SHIFT = 0.15
 # By how much of a spread errors that are cut may typically move the mean of a number.
@@ -210,14 +216,19 @@ def row_weights(
     mu: float,
     given: Floats | None = None,
     shards: Shards = ALONE,
+    *,
+    numbers: int | None = None,
+    skew: float = 0.0,
 ) -> tuple[Floats, float, float]:
     """Public weights in [0, 1], by which a unit counts as at most so many rows; that number; total.
 
-    Rows per unit and the weights `given` are public; the largest of these counts as 1.
+    Rows per unit and the weights `given` are public; the largest of these counts as 1. `numbers`
+    are as many as a stage releases, `skew` as in `unit_weights`.
     """
     weights, most = np.ones(table.n), 1.0
     if table.unit is not None:
-        found = unit_weights(table.unit, numbers=16 * len(table.coded), mu=mu, relation=relation)
+        numbers = 16 * len(table.coded) if numbers is None else numbers
+        found = unit_weights(table.unit, numbers=numbers, mu=mu, relation=relation, skew=skew)
         weights, most = found.rows, float(found.most)
     if given is not None:
         weights = weights * (given / given.max())
@@ -379,6 +390,21 @@ class AdditiveRun:
             mu=mu,
             several=len(table.classes or ()) > 2,
         )
+        # Base rates and the comparison count rows as they are, as far as noise allows: rows of
+        # large units often have other labels, and a model is to be right on average of rows.
+        self._even, self._even_most, self._even_n = row_weights(
+            table,
+            releaser.relation,
+            mu * math.sqrt(self.plan.base + self.plan.comparison),
+            sample_weight,
+            releaser.shards,
+            numbers=len(_COMPARISON),
+            skew=_SKEW_OF_NUMBERS if self._number else _SKEW,
+        )
+        # Under a private label the rest was learnt by other weights, and may be off by more.
+        more = 1 - self._n / self._even_n if table.label_private else 0.0
+        self._off = math.hypot(_SHIFT, more)
+        self._given = np.ones(table.n) if sample_weight is None else sample_weight
         stages = self.plan.stages(private_columns=len(self._private), number=self._number)
         self._open(releaser, stages)
         self._notes = (plan_in_words(stages), *_notes(table, public_model, sample_weight))
@@ -406,8 +432,16 @@ class AdditiveRun:
 
     def _open(self, releaser: Releaser, stages: Sequence[PlannedStage]) -> None:
         """All releases, opened before the first one: they are charged together."""
+        most = {"base": self._even_most, "comparison": self._even_most}
         opened = {
-            each.name: Stage(releaser, self._mu, each.share, each.releases, self._most, each.what)
+            each.name: Stage(
+                releaser,
+                self._mu,
+                each.share,
+                each.releases,
+                most.get(each.name, self._most),
+                each.what,
+            )
             for each in stages
         }
         self._base_stage = opened.get("base")
@@ -471,12 +505,17 @@ class AdditiveRun:
             scores = scores + unit * paired.scores(self._columns)
             added += unit * paired.intercept
             spread = math.hypot(spread, unit * paired.spread)
-        shift, slope = self._compared(middle, scores - middle, unit, spread, base - middle)
+        own = math.sqrt(max(spread**2 - (0.0 if known is None else float(np.var(known))), 0.0))
+        if self._groups is not None:
+            # Sums were of weighed rows; the base rate is one of rows as they are.
+            scores, offset_start = scores + base - middle, offset_start + base - middle
+            middle = base
+        shift, slope = self._compared(middle, scores - middle, unit, spread, own, base - middle)
         self._cover(middle + shift + slope * (scores - middle), base, unit, slope * spread)
-        own = added if offset_weights is not None else base + added
+        start = added if offset_weights is not None else base + added
         return self._fit(
             base,
-            intercept=middle + shift + slope * (own - middle),
+            intercept=middle + shift + slope * (start - middle),
             weights=[slope * weight for weight in weights],
             offset_weights=offset_weights,
             offset_start=offset_start,
@@ -489,7 +528,7 @@ class AdditiveRun:
     def _beside_free_model(self) -> AdditiveFit:
         """Label public: a free model of the public columns, and what private ones add to it."""
         free, places = None, tuple(self._public)
-        everyone, counted = (self._shards.gather(each) for each in (self._target, self._weights))
+        everyone, counted = (self._shards.gather(each) for each in (self._target, self._given))
         base = float(np.average(everyone, weights=counted))
         if not self._number:
             base = float(logit(np.clip(base, 1e-3, 1 - 1e-3)))
@@ -504,7 +543,8 @@ class AdditiveRun:
             self._cut = tail_cut(left, counted / counted.sum(), self._farthest())
         offset = known[self._here]
         stage, bend_edges = self._stage_columns(offset if places else None, known)
-        part = self._descend(stage, offset, unit, base, known)
+        tilt = self._tilt(everyone, known)
+        part = self._descend(stage, offset + tilt, unit, base, known + tilt)
         placed = [unit * table for table in part.by_level()]
         extra = CodeSums(stage).scores(placed) + unit * part.intercept
         added, own, middle = part.intercept, part.spread, float(np.mean(known))
@@ -513,7 +553,7 @@ class AdditiveRun:
             extra = extra + unit * paired.scores(self._columns)
             added, own = added + paired.intercept, math.hypot(own, paired.spread)
         missed = float(np.average(everyone - known, weights=counted)) if self._number else 0.0
-        shift, slope = self._compared(offset, extra, unit, unit * own, missed)
+        shift, slope = self._compared(offset, extra, unit, unit * own, unit * own, missed)
         spread = math.hypot(float(np.std(known)), own)
         self._cover(offset + shift + slope * extra, base, unit, spread)
         weights = [np.zeros(column.levels) for column in self._columns]
@@ -531,6 +571,15 @@ class AdditiveRun:
             bend=bend,
             pairs=[pair.scaled(slope * unit) for pair in paired.pairs],
         )
+
+    def _tilt(self, everyone: Floats, known: Floats) -> float:
+        """What makes a free model right on average of weighed rows, where rows are not alike."""
+        if self._groups is None:
+            return 0.0
+        weights = self._shards.gather(self._weights)
+        told = known if self._number else expit(known)
+        bend = weights if self._number else weights * told * (1 - told)
+        return float(weights @ (everyone - told) / max(bend.sum(), 1e-9))
 
     def _free_score(self, known: Floats, label: Floats, weights: Floats) -> dict[str, float]:
         """How well public columns alone tell a public label, on rows that they did not see."""
@@ -638,14 +687,14 @@ class AdditiveRun:
     def _base_rate(self, window: tuple[float, float] = (-1.0, 1.0)) -> float:
         """Log odds of the second class, or the mean of a number within `window`."""
         assert self._base_stage is not None
-        weights, n = self._weights, self._n
+        weights, n = self._even, self._even_n
         if self._number:
             middle, half = sum(window) / 2, (window[1] - window[0]) / 2
             held = weights * self._labelled * np.clip((self._target - middle) / half, -1, 1)
             if self._may_lack:
                 value = np.array([held.sum(), weights @ self._labelled])
                 total, n = self._base_stage.release(value, (2.0, math.sqrt(2)))
-                n = max(n, 0.05 * self._n)
+                n = max(n, 0.05 * self._even_n)
             else:
                 total = self._base_stage.release(np.array([held.sum()]), (2.0, 1.0))[0]
             self._base_doubt = half * self._base_stage.noise((2.0, 1.0)) / n
@@ -695,7 +744,7 @@ class AdditiveRun:
     def _widened(self, window: tuple[float, float], unit: float) -> tuple[float, float]:
         """As wide as the noise of the mean allows: tails that the histogram misses count too."""
         assert self._base_stage is not None
-        noise = self._base_stage.noise((2.0, 1.0)) / self._n
+        noise = self._base_stage.noise((2.0, 1.0)) / self._even_n
         low, high = window
         more = max(_MEAN_NOISE * unit / noise - (high - low) / 2, 0.0)
         return max(low - more, -1.0), min(high + more, 1.0)
@@ -849,9 +898,18 @@ class AdditiveRun:
     # --- comparison and covered scores
 
     def _compared(
-        self, offset: Floats | float, extra: Floats, unit: float, spread: float, missed: float
+        self,
+        offset: Floats | float,
+        extra: Floats,
+        unit: float,
+        spread: float,
+        own: float,
+        missed: float,
     ) -> tuple[float, float]:
         """Shift and slope of offset + shift + slope · extra: one Newton step from 0 and 1.
+
+        `spread` is what the standard deviation of `extra` is taken to be, `own` the part of it that
+        private columns have, which noisy counts may tell wrongly.
 
         By `missed` the mean label exceeds that of the offset. Of a number that is known without a
         cut, and the shift is what makes predictions right on average: errors that are cut would
@@ -873,11 +931,15 @@ class AdditiveRun:
         units, moves = comparison_moves(short, long, number=self._number, cut=self._cut)
         noisy = self._comparison_stage.release(sums / units, moves) * units
         noise = self._comparison_stage.noise(moves) * units
-        mean = float(np.clip(noisy[2] / self._n, -long, long))
-        variance = max(float(noisy[3] / self._n) - mean**2, float(noise[3] / self._n), 1e-6)
+        believed, doubted = (spread / unit) ** 2, (own / unit) ** 2
+        mean = float(np.clip(noisy[2] / self._even_n, -long, long))
+        mean *= _kept_of(_OFF_CENTRE * math.sqrt(believed), float(noise[2] / self._even_n))
+        told = float(noisy[3] / self._even_n) - mean**2 - believed
+        heard = doubted**2 / (doubted**2 + float(noise[3] / self._even_n) ** 2)
+        variance = max(believed + heard * told, believed - doubted, 0.02 * believed, 1e-6)
         # Curvatures as released, held against those of a normal score as far as they are noisy.
         known = self._shards.gather(offset) if isinstance(offset, np.ndarray) else offset
-        normal = self._n * self._curvatures(known / unit, mean, variance, short)
+        normal = self._even_n * self._curvatures(known / unit, mean, variance, short)
         size = np.sqrt(normal[0] * np.array([normal[0], normal[0], normal[3], normal[3]]))
         doubt = _NORMAL * size * np.array([1, short, 1, 1])
         doubt[3] = _NORMAL * normal[3]
@@ -885,17 +947,18 @@ class AdditiveRun:
         bent = bent.reshape(2, 2).T
         # Shift and slope by what is likeliest: a shift is small, a slope may be anything.
         precise = bent.T / noise[:2] ** 2
-        covariance = np.linalg.inv(precise @ bent + np.diag([1 / _SHIFT**2, 1e-9]))
+        covariance = np.linalg.inv(precise @ bent + np.diag([1 / self._off**2, 1e-9]))
         off = covariance @ (precise @ noisy[:2])
         slope, blur = 1 + float(off[1]), math.sqrt(float(covariance[1, 1]))
+        # A slope that is hardly known counts little, however steep it seems.
         shrunk = max(slope - blur**2 / slope, 0.0) if slope > 0 else 0.0
-        used = min(shrunk, _STEEPEST)
+        used = min(shrunk, _STEEPEST) * min(_BLURRED / blur, 1.0) ** 2
         # The best shift at the slope that is used.
         shift = float(off[0] + covariance[0, 1] / covariance[1, 1] * (used - slope))
         # Where the scores are given up, the offset alone is left: it needs no shift.
-        shift = min(max(shift, -3 * _SHIFT), 3 * _SHIFT) * min(used, 1.0)
+        shift = min(max(shift, -3 * self._off), 3 * self._off) * min(used, 1.0)
         if self._number:
-            right = missed / unit - used * mean * _kept_of(short, float(noise[2] / self._n))
+            right = missed / unit - used * mean
             shift += _kept_of(_OFF_BY_CUT, self._base_doubt / unit) * (right - shift)
         self.details["slope"] = {
             "estimate": slope,
@@ -925,7 +988,7 @@ class AdditiveRun:
             chance = expit(score)
             weight = bounded_weight(chance, 0.5, 0.5)
             error, bend = (target - chance) * weight, chance * (1 - chance) * weight
-        all_rows = self._weights[rows]
+        all_rows = self._even[rows]
         error, bend = all_rows * self._labelled[rows] * np.stack([error, bend])
         errors = error.sum(), error @ g, all_rows @ z, all_rows @ z**2
         return np.array([*errors, bend.sum(), bend @ g, bend @ z, bend @ (g * z)])

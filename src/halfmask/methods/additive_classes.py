@@ -28,14 +28,12 @@ from halfmask.types import Floats
 
 # A class with fewer rows than so many standard deviations of their released count, or, where the
 # label is public, than so many over μ, shares its score with others like it.
-_UNCLEAR, _FEW = 3.0, 20.0
+_UNCLEAR, _FEW = 3.0, 5.0
 # What the comparison's sums get: errors by class, errors by score, curvature.
 _COMPARISON = np.array([0.15, 0.75, 0.10])
 # How far the curvature may be from what the released spread of scores says.
 _EXPECTED = 0.3
 _STEEPEST = 1.5
-# By how much a class's released rate may typically be off.
-_SHIFT = 0.15
 
 
 def slope_weight(chances: Floats) -> Floats:
@@ -232,13 +230,27 @@ class ClassesRun(AdditiveRun):
         added, private = np.zeros(pools), [np.zeros((0, pools))] * 0
         if self._private:
             stage = [self._columns[place] for place in self._private]
-            part = self._descend_classes(stage, offset, everyone, base)
+            tilt = self._class_tilt(everyone)
+            part = self._descend_classes(
+                stage,
+                None if offset is None else offset + tilt,
+                None if everyone is None else everyone + tilt,
+                base,
+            )
             private = part.by_level()
             # Without an offset the intercepts hold the base rates.
             added = part.intercept - (base if offset is None else 0.0)
             extra = self._scores(stage, private) + added[:, None]
             variance = part.variance
         if self._label_private and offset is not None and everyone is not None:
+            if self._groups is not None:
+                # Sums were of weighed rows; base rates are those of rows as they are.
+                move = base - np.log(softmax(everyone, axis=0).mean(axis=1))
+                offset, everyone = offset + move[:, None], everyone + move[:, None]
+                outputs = [
+                    replace(output, offset_start=output.offset_start + float(own))
+                    for output, own in zip(outputs, move, strict=True)
+                ]
             # The whole score is held against the base rates.
             extra = extra + offset - base[:, None]
             variance = variance + everyone.var(axis=1)
@@ -269,10 +281,11 @@ class ClassesRun(AdditiveRun):
 
     def _class_shares(self) -> Floats:
         """Each class's share of the rows: exact where the label is public, else one release."""
-        counts = np.bincount(
-            self._class, self._weights * self._labelled, minlength=self._classes
-        ).astype(np.float64)
-        self._unclear = _FEW * self._most / self._mu
+        weights = self._given if self._base_stage is None else self._even
+        counts = np.bincount(self._class, weights * self._labelled, minlength=self._classes).astype(
+            np.float64
+        )
+        self._unclear = _FEW * self._even_most / self._mu
         if self._base_stage is not None:
             moves = (math.sqrt(2), 1.0)
             counts = self._base_stage.release(counts, moves)
@@ -287,7 +300,7 @@ class ClassesRun(AdditiveRun):
 
     def _pooled(self, shares: Floats) -> tuple[NDArray[np.intp], Floats, Floats]:
         """The learnt class of each class, their log shares, and each class's log share within."""
-        rare = shares * self._n < self._unclear
+        rare = shares * self._even_n < self._unclear
         if rare.sum() < 2 or rare.all():
             rare[:] = False
         pool = np.cumsum(~rare) - 1
@@ -336,7 +349,7 @@ class ClassesRun(AdditiveRun):
         those of the rows of all machines.
         """
         places, scores, found = tuple(self._public), [], []
-        weights = self._shards.gather(self._weights)
+        weights = self._shards.gather(self._given)
         target = self._shards.gather(self._target.astype(np.float64))
         for k, output in enumerate(outputs):
             one = (target == k).astype(np.float64)
@@ -348,6 +361,17 @@ class ClassesRun(AdditiveRun):
         return log_softmax(np.stack(scores), axis=0), found
 
     # --- private columns
+
+    def _class_tilt(self, everyone: Floats | None) -> Floats:
+        """What makes a free model right on average of weighed rows, where rows are not alike."""
+        if self._label_private or everyone is None or self._groups is None:
+            return np.zeros((1, 1))
+        weights = self._shards.gather(self._weights)
+        target = self._shards.gather(self._target.astype(np.float64)).astype(np.intp)
+        told = softmax(everyone, axis=0) @ weights
+        seen = np.bincount(target, weights, minlength=len(told))
+        found: Floats = np.log((seen + 1) / (told + 1))[:, None]
+        return found
 
     def _descend_classes(
         self,
@@ -383,14 +407,17 @@ class ClassesRun(AdditiveRun):
     # --- comparison and covered scores
 
     @staticmethod
-    def _typical_bends(known: Floats) -> Floats:
-        """How fast slopes of classes change with their scores, at scores that are known of rows."""
-        some = known[:, :: max(known.shape[1] // 20_000, 1)]
-        found: Floats = _bend(softmax(some, axis=0)).mean(axis=1)
-        return found
+    def _typical_bends(known: Floats) -> tuple[Floats, Floats]:
+        """How fast slopes of classes change with scores, at scores that are known of rows.
+
+        With their own score alone; and with shifts of all classes whose mean over chances is zero,
+        as (diag(p) − ppᵀ)·s = p·s where p'·s = 0.
+        """
+        chances = softmax(known[:, :: max(known.shape[1] // 20_000, 1)], axis=0)
+        return _bend(chances).mean(axis=1), (chances * slope_weight(chances)).mean(axis=1)
 
     def _compared_classes(
-        self, known: Floats, extra: Floats, variance: Floats, bends: Floats
+        self, known: Floats, extra: Floats, variance: Floats, bends: tuple[Floats, Floats]
     ) -> tuple[Floats, float]:
         """Shifts by class and one slope of known + shifts + slope · extra: one step from 0 and 1.
 
@@ -406,7 +433,7 @@ class ClassesRun(AdditiveRun):
             z = extra[:, rows] if extra.shape[1] > 1 else np.repeat(extra, n, axis=1)[:, rows]
             offset = known[:, rows] if known.shape[1] > 1 else known
             chances = softmax(offset + z, axis=0)
-            weights = self._weights[rows] * self._labelled[rows]
+            weights = self._even[rows] * self._labelled[rows]
             error = errors(chances, self._target[rows]) * weights
             z = z - z.mean(axis=0)
             length = np.maximum(np.sqrt(np.sum(z**2, axis=0)), 1e-12)
@@ -422,16 +449,16 @@ class ClassesRun(AdditiveRun):
         noisy = self._comparison_stage.release(value, moves)
         noise = self._comparison_stage.noise(moves) * units
         # Expected of scores whose variance is as released; held against what was measured.
-        likely = max(self._n * float(bends @ variance), 1e-9)
+        likely = max(self._even_n * float(bends[0] @ variance), 1e-9)
         doubt = (_EXPECTED * likely) ** 2
         bent = likely + doubt / (doubt + noise[2] ** 2) * (float(noisy[-1] * units[2]) - likely)
         bent = max(bent, 0.2 * likely)
         slope, blur = 1 + float(noisy[-2] * units[1]) / bent, float(noise[1]) / bent
         used = min(max(slope - blur**2 / slope, 0.0), _STEEPEST) if slope > 0 else 0.0
-        bends = self._n * bends
-        shifts = bends * noisy[:classes] * units[0] / (bends**2 + (noise[0] / _SHIFT) ** 2)
+        moved = self._even_n * bends[1]
+        shifts = moved * noisy[:classes] * units[0] / (moved**2 + (noise[0] / self._off) ** 2)
         # Where the scores are given up, what is known is left as it is.
-        shifts = np.clip(shifts, -3 * _SHIFT, 3 * _SHIFT) * min(used, 1.0)
+        shifts = np.clip(shifts, -3 * self._off, 3 * self._off) * min(used, 1.0)
         self.details["slope"] = {"estimate": slope, "noise": blur, "used": used}
         return shifts, used
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from halfmask.data.encoding import Scaled, declared
 from halfmask.errors import InputError
 from halfmask.mechanisms.release import Releaser
 from halfmask.table import Table
 from halfmask.types import Floats
+
+if TYPE_CHECKING:
+    from halfmask.features import FeatureMap
 
 
 def coded_targets(table: Table, outputs: int) -> Floats:
@@ -65,42 +66,6 @@ def private_levels_only(table: Table) -> bool:
         return False
     private = [column for column in table.schema.columns if column.role == "private"]
     return not any(isinstance(declared(column), Scaled) for column in private)
-
-
-def check_positive(config: Any, *names: str) -> None:
-    """Refuse settings that are neither None nor positive and finite."""
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise InputError(f"Expected a finite {name} > 0, got {value}.")
-
-
-def check_below_one(config: Any, *names: str) -> None:
-    """Refuse settings that are no shares kept of what was before: from 0 to below 1."""
-    if not all(0 <= getattr(config, name) < 1 for name in names):
-        raise InputError(f"Expected {' and '.join(names)} in [0, 1).")
-
-
-def check_one_of(config: Any, **known: tuple[str, ...]) -> None:
-    """Refuse settings that are none of the known words."""
-    for name, words in known.items():
-        value = getattr(config, name)
-        if value not in words:
-            listed = f"{', '.join(words[:-1])} or {words[-1]}"
-            raise InputError(f"Unknown {name} {value!r}: expected {listed}.")
-
-
-class FeatureMap(Protocol):
-    """A map of the public part that can be stored (halfmask.features), fitted on public values."""
-
-    def fit_transform(self, X: Floats) -> Floats:
-        """Fit on public rows and return their new coordinates."""
-
-    def transform(self, X: Floats) -> Floats:
-        """The mapped public features of each row."""
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything `transform` needs, as arrays that can be stored without pickle."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

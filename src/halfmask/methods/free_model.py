@@ -13,19 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from halfmask.errors import InputError
+from halfmask.methods.smooth_codes import level_features
 from halfmask.progress import tell
-from halfmask.table import CodedColumn
+from halfmask.table import CodedColumn, Task
 from halfmask.types import Floats
 
 Codes = NDArray[np.integer]
-Task = Literal["classification", "regression"]
 
 _LEAVES = 12
 _RATE = 0.08
@@ -38,6 +38,12 @@ _ROWS_PER_LEAF = 40
 # many rows is measured well enough by two folds, and the time stays near that of fewer rows. One
 # model of several, as for many classes, has as few trees for the same reason.
 _MANY_ROWS = 200_000
+# Up to so many rows a second set of trees starts from an additive model: its penalties, its steps,
+# and the parts that it may have in the blend of both.
+_FEW_ROWS = 50_000
+_PENALTIES = (1000.0, 100.0, 10.0, 1.0)
+_STEPS, _BEND = 30, 1.3
+_BLENDS = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Of the mean target of a category: so many rows of the overall mean are added.
 _SMOOTHING = 10.0
 # Gains are in units of the loss of one row. A little below zero still counts, because neither half
@@ -49,16 +55,18 @@ _SAME_GAIN = 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FreeModel:
-    """Boosted trees on codes + start value. Precondition: label and columns public.
+    """Boosted trees on codes + an additive start. Precondition: label and columns public.
 
     Scores are log odds of class 1 (two classes), or the number itself (regression).
 
-    `order[starts[j] + code]` is the place of a level of column j among its levels; a split sends
-    places above its threshold to the new leaf, and the missing level of an ordered column where
-    `missing` says. Splits and values are trees x (splits or leaves); unused splits have leaf -1.
+    `by_level[starts[j] + code]` is what a level of column j adds to `start`, and
+    `order[starts[j] + code]` its place among the levels of its column; a split sends places above
+    its threshold to the new leaf, and the missing level of an ordered column where `missing` says.
+    Splits and values are trees x (splits or leaves); unused splits have leaf -1.
     """
 
     start: float
+    by_level: Floats
     levels: NDArray[np.int64]
     ordered: NDArray[np.bool_]
     order: NDArray[np.int64]
@@ -71,7 +79,7 @@ class FreeModel:
     def scores(self, codes: Codes) -> Floats:
         """One score per row; a code beyond the levels goes where the last level goes."""
         columns = _as_columns(codes, self.levels)
-        scores = np.full(columns.rows, self.start)
+        scores = self.start + columns.added(self.by_level)
         for tree in range(len(self.leaf)):
             scores += self._tree_scores(tree, columns)
         return scores
@@ -84,6 +92,8 @@ class FreeModel:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> FreeModel:
         """The model that `to_arrays` took apart."""
+        if "by_level" not in arrays:  # stored before models had one
+            arrays = {**arrays, "by_level": np.zeros_like(arrays.get("order", 0.0), dtype=float)}
         absent = [name for name in ("start", *_ARRAYS) if name not in arrays]
         if absent:
             raise InputError(f"The arrays of a free model lack {', '.join(absent)}.")
@@ -102,17 +112,32 @@ class FreeModel:
             and self.leaf.shape[1] < 255
             and bool(np.all(self.levels >= 1))
             and self.ordered.shape == self.levels.shape
-            and self.order.shape == (int(self.levels.sum()),)
+            and self.order.shape == self.by_level.shape == (int(self.levels.sum()),)
             and all(a.shape == self.leaf.shape for a in (self.column, self.threshold, self.missing))
             and self.values.shape == (self.leaf.shape[0], self.leaf.shape[1] + 1)
             and bool(np.all((self.leaf >= -1) & (self.leaf <= np.arange(self.leaf.shape[1]))))
             and bool(np.all((self.leaf[:, 1:] < 0) | (self.leaf[:, :-1] >= 0)))
             and bool(np.all((self.column >= 0) & (self.column < max(len(self.levels), 1))))
             and (len(self.levels) > 0 or bool(np.all(self.leaf < 0)))
-            and bool(np.isfinite(self.start) and np.all(np.isfinite(self.values)))
+            and bool(np.isfinite(self.start))
+            and all(bool(np.isfinite(each).all()) for each in (self.by_level, self.values))
         )
         if not fits:
             raise InputError("The arrays of a free model do not fit together: store it again.")
+
+    def blended(self, other: FreeModel, part: float) -> FreeModel:
+        """`part` of another model of the same rows, and the rest of this one."""
+        own = {
+            name: np.concatenate([getattr(self, name), getattr(other, name)])
+            for name in ("leaf", "column", "threshold", "missing")
+        }
+        return replace(
+            self,
+            start=self.start + part * (other.start - self.start),
+            by_level=self.by_level + part * (other.by_level - self.by_level),
+            values=np.concatenate([(1 - part) * self.values, part * other.values]),
+            **own,
+        )
 
     def _tree_scores(self, tree: int, columns: _Columns) -> Floats:
         steps = []
@@ -129,6 +154,7 @@ class FreeModel:
 
 
 _ARRAYS: dict[str, type] = {
+    "by_level": np.float64,
     "levels": np.int64,
     "ordered": np.bool_,
     "order": np.int64,
@@ -163,17 +189,38 @@ def cross_fitted(
     Folds are a shuffle of rows, or of `groups` (rows of
     one group share a fold), that depends on `seed` and the number of rows or groups only. One
     number of trees serves all models: the one with the least loss on held-out rows, unless `trees`
-    gives it. Above 200,000 rows there are two folds, and at most 75 trees of twice the rate.
-    Where this is one of several `outputs`, there are three folds and as few trees.
+    gives it. Up to 50,000 rows other trees start from an additive model, and the scores of both are
+    blended by that loss, unless `trees` is given. Above 200,000 rows there are two folds, and at
+    most 200 trees of twice the rate. Where this is one of several `outputs`, there are three folds
+    and as few trees.
     """
     data = _read(codes, target, levels, ordered, task, weights, outputs)
     folds = min(folds, 3) if outputs > 1 else folds
     fold = fold_of_rows(data.columns.rows, _whole_number("folds", folds, least=2), groups, seed)
-    number, fits = _choose(data, fold, None if trees is None else _whole_number("trees", trees))
+    fixed = None if trees is None else _whole_number("trees", trees)
+    none = [np.zeros(data.columns.starts[-1])] * (len(np.unique(fold)) + 1)
+    scores, model = _boosted(data, fold, none, fixed)
+    few = data.columns.rows <= _FEW_ROWS and len(none) > 2 and len(levels) > 0
+    if data.many or not few or fixed is not None:
+        return scores, model
+    other, second = _boosted(data, fold, _additive_starts(data, fold), None)
+    everyone = np.ones(data.columns.rows, dtype=np.bool_)
+    losses = [_loss(data, everyone, scores + part * (other - scores)) for part in _BLENDS]
+    part = _BLENDS[int(np.argmin(losses))] if min(losses) < losses[0] * (1 - 1e-6) else 0.0
+    if part == 0:
+        return scores, model
+    return scores + part * (other - scores), model.blended(second, part)
+
+
+def _boosted(
+    data: _Data, fold: NDArray[np.int64], starts: Sequence[Floats], trees: int | None
+) -> tuple[Floats, FreeModel]:
+    """Scores out of fold and the model of all rows, trees beginning at `starts`."""
+    number, fits = _choose(data, fold, starts, trees)
     scores = np.zeros(data.columns.rows)
     for fit in fits:
         scores[fit.held_out] = fit.model(number).scores(data.columns.codes[:, fit.held_out].T)
-    return scores, _fit(data, number)
+    return scores, _fit(data, number, starts[-1])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -186,6 +233,13 @@ class _Columns:
     @property
     def rows(self) -> int:
         return int(self.codes.shape[1])
+
+    def added(self, by_level: Floats) -> Floats:
+        """What the levels of each row add up to."""
+        found = np.zeros(self.rows)
+        for j, codes in enumerate(self.codes):
+            found += by_level[self.starts[j] : self.starts[j + 1]].take(codes)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -241,9 +295,14 @@ def _read(
     if logistic and not np.all((numbers == 0) | (numbers == 1)):
         raise InputError("Expected targets 0 and 1 for two classes.")
     return _Data(
-        columns=columns, levels=sizes, ordered=kinds, target=numbers, weights=each,
-        logistic=logistic, many=outputs > 1 or columns.rows > _MANY_ROWS,
-    )  # fmt: skip
+        columns=columns,
+        levels=sizes,
+        ordered=kinds,
+        target=numbers,
+        weights=each,
+        logistic=logistic,
+        many=outputs > 1 or columns.rows > _MANY_ROWS,
+    )
 
 
 def _whole_number(name: str, value: int, least: int = 0) -> int:
@@ -269,11 +328,12 @@ def fold_of_rows(
 
 
 def _choose(
-    data: _Data, fold: NDArray[np.int64], trees: int | None = None
+    data: _Data, fold: NDArray[np.int64], starts: Sequence[Floats], trees: int | None
 ) -> tuple[int, list[_Fit]]:
     """The number of trees, and one fit per fold that has as many (or can grow no more)."""
     fits = [
-        _Fit(data, np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in np.unique(fold)
+        _Fit(data, np.flatnonzero(fold != k), np.flatnonzero(fold == k), start)
+        for k, start in zip(np.unique(fold), starts, strict=False)
     ]
     most = (_TREES // 2 if data.many else _TREES) if trees is None else trees
     best, least = 0, sum(fit.held_out_loss() for fit in fits)
@@ -290,13 +350,110 @@ def _choose(
     return best if trees is None else trees, fits
 
 
+def _additive_starts(data: _Data, fold: NDArray[np.int64]) -> list[Floats]:
+    """What each level adds before the first tree: for the rows outside each fold, then for all.
+
+    An additive model of smooth levels, ridge or logistic, whose penalty is the one of least loss on
+    held-out rows. It tells more of few rows than trees do; of many it tells nothing that trees
+    would not find.
+    """
+    parts = np.unique(fold)
+    vectors = _vectors(data)
+    rows = np.concatenate(
+        [each.take(codes, axis=0) for each, codes in zip(vectors, data.columns.codes, strict=True)],
+        axis=1,
+    )
+    grams = [(rows[fold == k].T * data.weights[fold == k]) @ rows[fold == k] for k in parts]
+    found = [
+        _ridge(data, rows, fold != k, whole)
+        for k, whole in zip(parts, sum(grams) - np.array(grams), strict=True)
+    ]
+    losses = [
+        sum(
+            _loss(data, fold == k, own[place][0] + rows[fold == k] @ own[place][1])
+            for k, own in zip(parts, found, strict=True)
+        )
+        for place in range(len(_PENALTIES))
+    ]
+    best = int(np.argmin(losses))
+    found.append(_ridge(data, rows, fold >= 0, sum(grams)))
+    ends = np.cumsum([each.shape[1] for each in vectors])[:-1]
+    return [
+        np.concatenate(
+            [each @ w for each, w in zip(vectors, np.split(own[best][1], ends), strict=True)]
+        )
+        for own in found
+    ]
+
+
+def _vectors(data: _Data) -> list[Floats]:
+    """The centred smooth features of the levels of each column."""
+    found = []
+    for j, (levels, ordered) in enumerate(
+        zip(data.levels.tolist(), data.ordered.tolist(), strict=True)
+    ):
+        values = np.arange(levels - 1.0) if ordered and levels > 1 else None
+        column = CodedColumn(
+            name="", private=False, codes=data.columns.codes[j], levels=levels, values=values
+        )
+        counts = np.bincount(column.codes, data.weights, minlength=levels).astype(np.float64)
+        feature = level_features(column, counts, 0.0, float(counts.sum()))
+        found.append((feature.vectors - feature.mean)[feature.groups])
+        if not ordered:
+            found[-1][counts == 0] = 0.0  # a category that no row has adds nothing
+    return found
+
+
+def _ridge(
+    data: _Data, rows: Floats, some: NDArray[np.bool_], gram: Floats
+) -> list[tuple[float, Floats]]:
+    """Intercept and weights for each of `_PENALTIES`; logistic ones by accelerated steps."""
+    rows, target, weights = rows[some], data.target[some], data.weights[some]
+    total = max(float(weights.sum()), 1e-300)
+    mean = float(weights @ target) / total
+    sizes, axes = np.linalg.eigh(gram)
+    sizes = np.maximum(sizes, 0.0)
+    found: list[tuple[float, Floats]] = []
+    weight, start = np.zeros(rows.shape[1]), mean
+    if data.logistic:
+        mean = min(max(mean, 0.5 / (total + 1)), 1 - 0.5 / (total + 1))
+        start = float(logit(mean))
+    for penalty in _PENALTIES:
+        if not data.logistic:
+            own = axes.T @ (rows.T @ (weights * (target - mean)))
+            found.append((mean, axes @ (own / (sizes + penalty))))
+            continue
+        ahead, pace = weight, 1.0
+        for _ in range(_STEPS):
+            chance = expit(start + rows @ ahead)
+            error = weights * (target - chance)
+            slope = rows.T @ error - penalty * ahead
+            after = ahead + axes @ (
+                (axes.T @ slope) / (_BEND * mean * (1 - mean) * sizes + penalty)
+            )
+            start += float(error.sum() / max(weights @ (chance * (1 - chance)), 1e-9))
+            faster = (1 + np.sqrt(1 + 4 * pace**2)) / 2
+            ahead = after + (pace - 1) / faster * (after - weight)
+            weight, pace = after, faster
+        found.append((start, weight))
+    return found
+
+
+def _loss(data: _Data, some: NDArray[Any], scores: Floats) -> float:
+    """Log loss or half the squared error, summed over some rows."""
+    weights, target = data.weights[some], data.target[some]
+    if data.logistic:
+        return float(weights @ (np.logaddexp(0, scores) - target * scores))
+    return float(weights @ (scores - target) ** 2) / 2
+
+
 def _near(number: int, best: int, most: int) -> float:
     """How far growing is: to the most trees, or to where it will stop if nothing gets better."""
     return number / min(most + 1, max(best + _PATIENCE, number) + 1)
 
 
-def _fit(data: _Data, trees: int) -> FreeModel:
-    fit = _Fit(data, np.arange(data.columns.rows), np.arange(0))
+def _fit(data: _Data, trees: int, start: Floats) -> FreeModel:
+    fit = _Fit(data, np.arange(data.columns.rows), np.arange(0), start)
     for _ in range(trees):
         if not fit.grow():
             break
@@ -328,7 +485,13 @@ class _Fit:
     Numbers are fitted in units of their own spread, so that no constant above depends on theirs.
     """
 
-    def __init__(self, data: _Data, rows: NDArray[np.intp], held_out: NDArray[np.intp]) -> None:
+    def __init__(
+        self,
+        data: _Data,
+        rows: NDArray[np.intp],
+        held_out: NDArray[np.intp],
+        by_level: Floats,
+    ) -> None:
         self.data, self.held_out = data, held_out
         rows = rows[data.weights[rows] > 0]
         self.columns = _Columns(
@@ -355,8 +518,9 @@ class _Fit:
         # last digit of a sum decides whether just so many rows are enough.
         self.least_in_leaf = row_curvature * rows_per_leaf * (1 - 1e-9)
         self.rate = _RATE * (2 if data.many else 1)
-        self.scores = np.full(len(rows), self.start)
-        self.scores_aside = np.full(len(held_out), self.start)
+        self.by_level = by_level / self.scale
+        self.scores = self.start + self.columns.added(self.by_level)
+        self.scores_aside = self.start + self.aside.added(self.by_level)
         self.order, rare = self._order_of_levels(
             (mean - self.shift) / self.scale, rows_per_leaf / 2
         )
@@ -534,12 +698,7 @@ class _Fit:
 
     def held_out_loss(self) -> float:
         """Log loss or half the squared error, summed over the held-out rows."""
-        weights, target = self.data.weights[self.held_out], self.data.target[self.held_out]
-        if self.data.logistic:
-            loss = np.logaddexp(0, self.scores_aside) - target * self.scores_aside
-        else:
-            loss = (self.shift + self.scale * self.scores_aside - target) ** 2 / 2
-        return float(weights @ loss)
+        return _loss(self.data, self.held_out, self.shift + self.scale * self.scores_aside)
 
     def model(self, trees: int) -> FreeModel:
         """The first `trees` trees as a model."""
@@ -554,6 +713,7 @@ class _Fit:
         values = np.array(self.values[:kept]).reshape(kept, _LEAVES)
         return FreeModel(
             start=self.shift + self.scale * self.start,
+            by_level=self.scale * self.by_level,
             levels=self.data.levels,
             ordered=self.data.ordered,
             order=self.order,
@@ -710,12 +870,10 @@ def _parts(value: Any) -> Iterator[Any]:
 
     if isinstance(value, BaseEstimator):
         yield value
-        for each in value.get_params(deep=False).values():
-            yield from _parts(each)
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _parts(each)
-    elif isinstance(value, list | tuple | set | frozenset):
+        value = value.get_params(deep=False)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple | set | frozenset):
         for each in value:
             yield from _parts(each)
 

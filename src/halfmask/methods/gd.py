@@ -21,7 +21,7 @@ from scipy import sparse
 from halfmask.accounting.events import Relation
 from halfmask.data.products import CodedRows, RowMatrix, Rows, crossed, feature_rows, times
 from halfmask.data.units import unit_weights
-from halfmask.errors import InputError
+from halfmask.errors import InputError, check_one_of, check_positive
 from halfmask.losses import (
     Loss,
     LossName,
@@ -37,8 +37,6 @@ from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all
 from halfmask.methods import bounds
 from halfmask.methods.fitted import (
     LinearFit,
-    check_one_of,
-    check_positive,
     coded_targets,
     in_label_units,
     label_scale,

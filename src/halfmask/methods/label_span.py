@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from halfmask.errors import InputError
+from halfmask.errors import InputError, check_one_of, check_positive
 from halfmask.losses import LossName, in_ball
 from halfmask.mechanisms.noise import public_generator
 from halfmask.mechanisms.release import Releaser, Sensitivity
-from halfmask.methods.fitted import LinearFit, check_one_of, check_positive
+from halfmask.methods.fitted import LinearFit
 from halfmask.methods.sgd import SplitRows, as_fit
 from halfmask.table import Table
 from halfmask.types import Floats

@@ -38,11 +38,11 @@ from halfmask.data.products import (
 )
 from halfmask.data.units import unit_weights
 from halfmask.errors import InputError
+from halfmask.features import FeatureMap
 from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import own_place
 from halfmask.methods.fitted import (
-    FeatureMap,
     LinearFit,
     coded_targets,
     in_label_units,
@@ -442,9 +442,13 @@ def evidence_ridge(
     if not values.size:
         empty = np.zeros((width, targets))
         return Ridge(
-            coef=empty, basis=vectors, eigenvalues=values, penalty=values, prior=0.0,
+            coef=empty,
+            basis=vectors,
+            eigenvalues=values,
+            penalty=values,
+            prior=0.0,
             label_variance=label_scale,
-        )  # fmt: skip
+        )
     energy = vectors.T @ statistic
     power = (energy**2).sum(axis=1)
     # Scores with this prior vary as much as labels do; a prior far above it can only be noise.

@@ -20,7 +20,7 @@ from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.events import Contribution, Relation
 from halfmask.data.products import Rows, block, feature_rows, parts_of
-from halfmask.errors import InputError
+from halfmask.errors import InputError, check_below_one, check_one_of, check_positive
 from halfmask.losses import (
     Loss,
     LossName,
@@ -32,17 +32,10 @@ from halfmask.losses import (
     public_slope,
 )
 from halfmask.mechanisms.noise import public_generator
-from halfmask.mechanisms.release import Indices, PrivateStep, Releaser, WeighedRows, uniform_rows
-from halfmask.methods.fitted import (
-    LinearFit,
-    check_below_one,
-    check_one_of,
-    check_positive,
-    coded_targets,
-    in_label_units,
-)
+from halfmask.mechanisms.release import PrivateStep, Releaser, WeighedRows, uniform_rows
+from halfmask.methods.fitted import LinearFit, coded_targets, in_label_units
 from halfmask.table import Table
-from halfmask.types import Floats
+from halfmask.types import Floats, Integers
 
 # Units are summed explicitly, this many numbers at a time.
 _CHUNK = 1 << 22
@@ -58,7 +51,7 @@ class BatchRows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: slice | Indices) -> Floats:
+    def __getitem__(self, rows: slice | Integers) -> Floats:
         made = block(self._rows, rows)
         return np.hstack([made, np.ones((len(made), 1))]) if self._constant else made
 
@@ -118,7 +111,7 @@ class SplitRows:
         """Outputs x coefficients."""
         return self.target.shape[1], self.public.shape[1] + self.private.shape[1]
 
-    def public_gradient(self, coef: Floats, rows: Indices) -> Floats:
+    def public_gradient(self, coef: Floats, rows: Integers) -> Floats:
         """The mean gradient of the public loss over `rows`: no private value is read."""
         gradient = np.zeros(self.shape)
         if self.public_loss and len(rows):
@@ -127,7 +120,7 @@ class SplitRows:
             gradient[:, : self.public.shape[1]] = padded.T @ block / len(rows)
         return gradient
 
-    def padded_slope(self, scores: Floats, rows: Indices) -> Floats:
+    def padded_slope(self, scores: Floats, rows: Integers) -> Floats:
         """The public loss's slope at the padded rows, whose scores are given."""
         return public_slope(self.loss, scores, None if self.label_private else self.target[rows])
 
@@ -143,7 +136,7 @@ class SplitContributions(WeighedRows):
         self.coef = coef
         self._members = None if rows.unit is None else _Members(rows.unit)
 
-    def norms(self, rows: Indices) -> Floats:
+    def norms(self, rows: Integers) -> Floats:
         """The Euclidean norm of each contribution."""
         if self._members is None:
             return self._row_norms(rows)
@@ -163,7 +156,7 @@ class SplitContributions(WeighedRows):
             found.append(np.sqrt(square))
         return np.concatenate(found)
 
-    def weighted_sum(self, rows: Indices, weights: Floats) -> Floats:
+    def weighted_sum(self, rows: Integers, weights: Floats) -> Floats:
         """Σ weight · contribution, outputs x coefficients."""
         if self._members is not None:
             members, starts = self._members.of(rows)
@@ -177,7 +170,7 @@ class SplitContributions(WeighedRows):
             ]
         )
 
-    def _factors(self, rows: Indices) -> tuple[Floats, Floats]:
+    def _factors(self, rows: Integers) -> tuple[Floats, Floats]:
         split = self._rows
         if split.labels_only:
             # The label's part alone, zero without one: what scores add is the same in both losses.
@@ -193,7 +186,7 @@ class SplitContributions(WeighedRows):
             return full, full
         return full - split.padded_slope(padded, rows), full
 
-    def _row_norms(self, rows: Indices) -> Floats:
+    def _row_norms(self, rows: Integers) -> Floats:
         on_public, on_private = self._factors(rows)
         norms: Floats = np.sqrt(
             _squares(on_public) * _squares(self._rows.public[rows])
@@ -201,7 +194,7 @@ class SplitContributions(WeighedRows):
         )
         return norms
 
-    def _chunks(self, units: Indices) -> Iterator[Indices]:
+    def _chunks(self, units: Integers) -> Iterator[Integers]:
         assert self._members is not None
         size = max(1, _CHUNK // (int(np.prod(self._rows.shape)) * self._members.largest))
         for start in range(0, len(units), size):
@@ -217,7 +210,7 @@ class _Members:
         self._starts = np.cumsum(self._counts) - self._counts
         self.largest = int(self._counts.max(initial=1))
 
-    def of(self, units: Indices) -> tuple[Indices, Indices]:
+    def of(self, units: Integers) -> tuple[Integers, Integers]:
         """The rows of `units` one unit after the other, and where each unit starts."""
         counts = self._counts[units]
         starts = np.cumsum(counts) - counts
@@ -414,7 +407,8 @@ def _fit(table: Table, releaser: Releaser, rows: SplitRows, config: SgdConfig) -
     if not (rows.label_private or rows.private.shape[1]):
         raise InputError("Nothing is private: any ordinary method serves better.")
     settings = settings_of(table, rows, releaser.budget, config)
-    step = releaser.poisson_steps(
+    step = PrivateStep(
+        releaser,
         rows=table.units,
         rate=settings.rate,
         clip_norm=settings.clip_norm,

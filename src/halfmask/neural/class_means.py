@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from halfmask.accounting.budget import round_down
 from halfmask.accounting.events import GaussianEvent
+from halfmask.data.products import parts_of
 from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.mechanisms.shards import ALONE, Shards
 from halfmask.neural.inputs import MadeRows
 from halfmask.neural.network import Mlp
-from halfmask.neural.pretrain import NetworkRows, blocks
-from halfmask.types import Floats
-
-Codes = NDArray[np.int64]
+from halfmask.neural.pretrain import NetworkRows
+from halfmask.types import Floats, Integers
 
 # Rows summed at a time.
 _BLOCK = 1 << 13
@@ -52,7 +51,7 @@ class PublicClasses:
     def of(
         cls,
         features: NDArray[np.floating] | MadeRows,
-        labels: Codes,
+        labels: Integers,
         classes: int,
         shards: Shards = ALONE,
     ) -> PublicClasses:
@@ -60,7 +59,7 @@ class PublicClasses:
         width = features.shape[1]
         counts = np.bincount(labels, minlength=classes).astype(np.float64)
         sums, squares = np.zeros((classes, width)), 0.0
-        for some in blocks(len(labels), _PUBLIC_BLOCK):
+        for some in parts_of(len(labels), _PUBLIC_BLOCK):
             part = features[some].astype(np.float64)
             np.add.at(sums, labels[some], part)
             squares += float(np.square(part).sum())
@@ -116,7 +115,7 @@ def plan_class_means(
 
     def release() -> ClassMeans:
         sums = np.zeros((classes, private.shape[1]))
-        for some in blocks(len(private), _BLOCK):
+        for some in parts_of(len(private), _BLOCK):
             np.add.at(sums, codes[some], private[some].astype(np.float64))
         released = series.release(sums)
         counts = releaser.shards.sum(np.bincount(codes, minlength=classes).astype(np.float64))
@@ -232,7 +231,7 @@ class Discriminant:
         self,
         public: PublicClasses,
         features: NDArray[np.floating] | MadeRows,
-        labels: Codes,
+        labels: Integers,
         shards: Shards = ALONE,
     ) -> Discriminant:
         """The same classes with honest odds: features that repeat each other count only once.
@@ -245,7 +244,7 @@ class Discriminant:
         slopes = public.means / max(public.variance, 1e-12)
         offsets = -np.square(public.means).sum(1) / max(public.variance, 1e-12) / 2.0
         losses = np.zeros(len(_TEMPERATURES))
-        for some in blocks(len(labels), _PUBLIC_BLOCK):
+        for some in parts_of(len(labels), _PUBLIC_BLOCK):
             scores = features[some].astype(np.float64) @ slopes.T + offsets
             losses += losses_at(_TEMPERATURES, scores, labels[some])
         best = float(_TEMPERATURES[int(np.argmin(shards.sum(losses)))])
@@ -265,7 +264,7 @@ class Discriminant:
         return network
 
 
-def losses_at(factors: Floats, scores: Floats, labels: Codes) -> Floats:
+def losses_at(factors: Floats, scores: Floats, labels: Integers) -> Floats:
     """The loss of all rows together if scores are scaled by each of the factors."""
     apart = scores - scores[np.arange(len(labels)), labels][:, None]
     return np.array([np.logaddexp.reduce(factor * apart, axis=1).sum() for factor in factors])

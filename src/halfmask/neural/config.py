@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from halfmask.errors import InputError
-from halfmask.methods.fitted import check_below_one, check_positive
+from halfmask.errors import InputError, check_below_one, check_positive
 from halfmask.methods.sgd import Aggregate, Schedule
 from halfmask.neural.padding import PaddingName
 from halfmask.neural.pretrain import PretrainConfig

@@ -25,9 +25,10 @@ import torch
 from torch import Tensor
 
 from halfmask.accounting.calibrate import noise_multiplier
+from halfmask.data.products import parts_of
 from halfmask.losses import PublicLoss
 from halfmask.mechanisms.noise import public_generator
-from halfmask.mechanisms.release import Indices, PrivateStep, Releaser
+from halfmask.mechanisms.release import PrivateStep, Releaser
 from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all
 from halfmask.methods.auto import class_means_suffice
 from halfmask.neural.checkpoint import Checkpoint
@@ -47,7 +48,6 @@ from halfmask.neural.pretrain import (
     PretrainConfig,
     PublicRows,
     as_rows,
-    blocks,
     pretrain,
     summed,
 )
@@ -59,6 +59,7 @@ from halfmask.neural.trainer import (
     plan_steps,
     train_privately,
 )
+from halfmask.types import Integers
 
 Way = Literal["class-means", "warm-start", "dp-sgd"]
 
@@ -402,7 +403,7 @@ class Correction:
         are fixed beforehand from public randomness, for the pairs and the public gradient alike:
         which rows a private batch holds cannot show in them. Guarantee: docs/proofs/network.md.
         """
-        places = list(blocks(len(real), _BLOCK))
+        places = parts_of(len(real), _BLOCK)
         with torch.no_grad():
             padded_scores = torch.cat([network(padded(some)).double() for some in places])
             scaling = Scaling.of(padded_scores, shards)
@@ -416,7 +417,7 @@ class Correction:
             head.linear[0].bias.copy_(scaling.mean)
         longest = 1.0 / _steepest(padded_inputs, head, shards)
 
-        def fill(rows: Indices, generator: object) -> Tensor:
+        def fill(rows: Integers, generator: object) -> Tensor:
             return padded_inputs[torch.from_numpy(rows)]
 
         return cls(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -242,16 +243,8 @@ class MlpGradients:
         `StructuredRows` pair every row with its padding; `padded` pairs plain rows with any other.
         The result is overwritten by the next call.
         """
-        return self._run(rows, targets, lambda norms: clip_weights(norms, clip_norm), padded)
-
-    def _run(
-        self,
-        rows: Tensor | StructuredRows,
-        targets: Tensor,
-        weigh: Callable[[Tensor], Tensor],
-        padded: Tensor | None,
-    ) -> Tensor:
         lookup = None
+        weigh = partial(clip_weights, clip_norm=clip_norm)
         self._total.zero_()
         # Over many chunks single precision would round away more than the noise was widened for.
         whole = None if len(rows) <= self._chunk else torch.zeros_like(self._total).double()

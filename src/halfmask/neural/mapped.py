@@ -20,12 +20,13 @@ import pyarrow as pa
 
 from halfmask.data.encoding import declared, learnt, with_made
 from halfmask.data.frames import check_columns, numbered
+from halfmask.data.products import parts_of
 from halfmask.data.reading import FileRows
 from halfmask.data.scratch import reserve
 from halfmask.errors import InputError
 from halfmask.mechanisms.shards import ALONE, Shards
 from halfmask.neural.inputs import Inputs, PublicFacts
-from halfmask.neural.pretrain import NetworkRows, Singles, blocks
+from halfmask.neural.pretrain import NetworkRows, Singles
 from halfmask.progress import tell
 from halfmask.schema import Column, Schema
 from halfmask.table import Blocks, Encoder, Table
@@ -79,10 +80,12 @@ def mapped_rows(
     inputs, first = _inputs(file, encoder, private_norm, shards)
     width = len(inputs.public_kept) + len(inputs.kept)
     with tempfile.TemporaryFile(dir=folder) as store:
-        values = _reserved(store, (len(rows), width), folder)
+        reserve(store, 4 * len(rows) * width, folder)
+        values: Singles = np.memmap(store, np.float32, mode="r+", shape=(len(rows), width))
         with numbered(rows.start):
             label = _decode(file, encoder, inputs, values)
-        table = _without_blocks(first, label)
+        bare = first.features.kept(np.arange(0))
+        table = replace(first, features=bare, label=label, rows=np.arange(len(label)))
         decoded = NetworkRows.of_values(table, inputs, values)
         held = {name: getattr(table, name) for name in Table.__dataclass_fields__}
         yield encoder, MappedTable(**held, decoded=decoded)
@@ -136,7 +139,7 @@ def _decode(file: FileRows, encoder: Encoder, inputs: Inputs, values: Singles) -
         at = slice(start, start + table.n)
         assert table.label is not None
         label[at] = table.label
-        for some in blocks(table.n, _IN_CACHE):
+        for some in parts_of(table.n, _IN_CACHE):
             values[at][some] = inputs.rows(_part(table, some))
         tell("reading rows", at.stop / len(values))
     return label
@@ -147,16 +150,6 @@ def _part(table: Table, some: slice) -> Table:
     return replace(table, features=blocks, rows=table.rows[some])
 
 
-def _without_blocks(first: Table, label: np.ndarray) -> Table:
-    """The declaration of `first` with the label of all rows."""
-    return replace(
-        first,
-        features=first.features.kept(np.arange(0)),
-        label=label,
-        rows=np.arange(len(label)),
-    )
-
-
 def _batch_size(encoder: Encoder) -> int:
     return min(max(_IN_FLIGHT // max(len(encoder.names), 1), 256), 1 << 16)
 
@@ -164,10 +157,5 @@ def _batch_size(encoder: Encoder) -> int:
 def _batches(file: FileRows, size: int, names: list[str]) -> Iterator[tuple[int, pa.Table]]:
     """The rows of the file with the position of the first of each batch."""
     for start, piece in file.pieces(names):
-        for some in blocks(piece.num_rows, size):
+        for some in parts_of(piece.num_rows, size):
             yield start + some.start, piece.slice(some.start, some.stop - some.start)
-
-
-def _reserved(store: Any, shape: tuple[int, int], folder: str | Path | None) -> Singles:
-    reserve(store, 4 * shape[0] * shape[1], folder)
-    return np.memmap(store, dtype=np.float32, mode="r+", shape=shape)

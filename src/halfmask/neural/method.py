@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.accounting.events import Contribution, Event
+from halfmask.data.products import parts_of
 from halfmask.errors import InputError
 from halfmask.features import Chain, NeighbourGraph, PublicPCA, UnitRows
 from halfmask.losses import PublicLoss
@@ -39,7 +40,7 @@ from halfmask.neural.inputs import Inputs, MadeRows
 from halfmask.neural.mapped import network_rows
 from halfmask.neural.network import Mlp
 from halfmask.neural.padding import BY_CLASS, PADDINGS, PAID, Padding, PaddingName, free_padding
-from halfmask.neural.pretrain import NetworkRows, Singles, as_rows, blocks
+from halfmask.neural.pretrain import NetworkRows, Singles, as_rows
 from halfmask.neural.trainer import (
     Regulariser,
     TrainedNetwork,
@@ -240,7 +241,7 @@ def principal_directions(
     if count is None or not width:
         return None
     moments = np.zeros((width, width))
-    for some in blocks(len(public), 8192):
+    for some in parts_of(len(public), 8192):
         part = np.asarray(public[some], dtype=np.float64)
         moments += part.T @ part
     _, vectors = np.linalg.eigh(shards.sum(moments))
@@ -405,7 +406,7 @@ class NeuralModel(Model):
         """One column per class, or the log odds of the second of two classes."""
         made, last = MadeRows(table, self.inputs), len(self.weights) - 1
         scores = np.empty((len(made), len(self.biases[last])))
-        for part in blocks(len(made), _SCORED):
+        for part in parts_of(len(made), _SCORED):
             rows = made[part]
             for place, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
                 rows = rows @ weight.T + bias

@@ -20,13 +20,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from halfmask.errors import InputError
 from halfmask.neural.inputs import Inputs
-from halfmask.types import Floats
+from halfmask.types import Floats, Integers
 
-Codes = NDArray[np.int64]
 PaddingName = Literal[
     "gaussian", "gaussian-once", "zero", "middle", "means", "class-means", "class-samples"
 ]
@@ -48,11 +46,11 @@ class Padding:
         """Whether two paddings of one row differ."""
         return self.name in ("gaussian", "class-samples")
 
-    def lines(self, labels: Codes) -> Codes:
+    def lines(self, labels: Integers) -> Integers:
         """Which line of the table each row takes."""
         return labels if len(self.table) > 1 else np.zeros(len(labels), dtype=np.int64)
 
-    def fill(self, labels: Codes, generator: np.random.Generator) -> Floats:
+    def fill(self, labels: Integers, generator: np.random.Generator) -> Floats:
         """Private columns for rows of these (public) labels, of norm at most `private_norm`."""
         if self.name == "gaussian":
             return generator.standard_normal((len(labels), self.table.shape[1]))
@@ -97,7 +95,7 @@ def free_padding(name: str, inputs: Inputs, generator: np.random.Generator) -> P
 
 
 def _draw_levels(
-    chances: Floats, lines: Codes, inputs: Inputs, generator: np.random.Generator
+    chances: Floats, lines: Integers, inputs: Inputs, generator: np.random.Generator
 ) -> Floats:
     """One level per category, by the chances of a row's line (the first level has what is left)."""
     # Along the features of a column, a level is drawn where the cumulated chance passes a uniform.

@@ -26,12 +26,12 @@ from halfmask.neural.network import Mlp
 from halfmask.neural.padding import Padding
 from halfmask.progress import tell
 from halfmask.table import Table
+from halfmask.types import Integers
 
 # Bytes of rows that are made once and held.
 _HELD = 1 << 28
 
 Singles = NDArray[np.float32]
-Codes = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,9 +44,9 @@ class NetworkRows:
 
     inputs: Inputs
     values: Singles | MadeRows
-    labels: Codes
+    labels: Integers
     classes: int
-    columns: Codes
+    columns: Integers
 
     @classmethod
     def of(
@@ -99,14 +99,6 @@ class NetworkRows:
         return PublicRows(features=self.public_features, columns=self.columns, labels=self.labels)
 
 
-def blocks(rows: int, size: int) -> Iterator[slice]:
-    """Consecutive parts of at most `size` rows."""
-    for start in range(0, rows, size):
-        yield slice(start, min(start + size, rows))
-
-
-Floats = NDArray[np.floating[Any]]
-
 # Rows that are padded at a time: a table may be larger than memory.
 _BLOCK = 1 << 13
 
@@ -131,11 +123,11 @@ class PretrainConfig:
 class PublicRows:
     """Public features, the number of the column behind each, and public class codes."""
 
-    features: Floats | MadeRows
-    columns: Codes
-    labels: Codes
+    features: NDArray[np.floating[Any]] | MadeRows
+    columns: Integers
+    labels: Integers
 
-    def crossed(self, share: float, generator: np.random.Generator) -> Floats:
+    def crossed(self, share: float, generator: np.random.Generator) -> NDArray[np.floating[Any]]:
         """Rows of which a share of columns comes from another row of the same class."""
         every = self.features[:]
         if every.shape[1] == 0 or share <= 0:
@@ -144,18 +136,18 @@ class PublicRows:
         taken = generator.random((len(every), int(self.columns.max()) + 1)) < share
         return np.where(taken[:, self.columns], every[partner], every)
 
-    def take(self, chosen: Codes) -> PublicRows:
+    def take(self, chosen: Integers) -> PublicRows:
         """Some of the rows."""
         return PublicRows(
             features=self.features[chosen], columns=self.columns, labels=self.labels[chosen]
         )
 
-    def _partners(self, generator: np.random.Generator) -> Codes:
+    def _partners(self, generator: np.random.Generator) -> Integers:
         order = np.lexsort((generator.random(len(self.labels)), self.labels))
         ends = np.searchsorted(self.labels[order], self.labels, side="right")
         starts = np.searchsorted(self.labels[order], self.labels, side="left")
         picked = starts + (generator.random(len(self.labels)) * (ends - starts)).astype(np.int64)
-        partner: Codes = order[picked]
+        partner: Integers = order[picked]
         return partner
 
 
@@ -177,7 +169,7 @@ def pretrain(
         _member(rows, padding, classes, config, generator, shards, watch)
         for _ in range(config.networks)
     ]
-    return averaged(members)
+    return summed(members, [1.0 / len(members)] * len(members))
 
 
 def _member(
@@ -261,14 +253,9 @@ def _average_gradients(network: Mlp, rows: int, shards: Shards) -> None:
         grad.copy_(found.view_as(grad))
 
 
-def as_rows(public: Floats, private: Floats) -> Tensor:
+def as_rows(public: NDArray[Any], private: NDArray[Any]) -> Tensor:
     """Inputs of a network, in single precision."""
     return torch.from_numpy(np.hstack([public, private]).astype(np.float32))
-
-
-def averaged(members: list[Mlp]) -> Mlp:
-    """One network whose scores are the mean of the members' scores (one hidden layer each)."""
-    return summed(members, [1.0 / len(members)] * len(members))
 
 
 def summed(members: list[Mlp], weights: list[float]) -> Mlp:

@@ -19,27 +19,25 @@ from torch import Tensor
 from torch.nn import functional
 
 from halfmask.accounting.events import Contribution, PoissonGaussianEvent
-from halfmask.errors import InputError, LedgerError
+from halfmask.errors import InputError, LedgerError, check_below_one, check_one_of, check_positive
 from halfmask.losses import PublicLoss, Watch
 from halfmask.mechanisms.release import (
-    Indices,
     PrivateStep,
     Releaser,
     RowContributions,
     uniform_rows,
 )
 from halfmask.mechanisms.shards import Shards, rows_in_all
-from halfmask.methods.fitted import check_below_one, check_one_of, check_positive
 from halfmask.methods.sgd import Aggregate, Schedule, scheduled
 from halfmask.neural.checkpoint import Checkpoint, Progress
 from halfmask.neural.ghost import MlpGradients, StructuredRows, TensorRows
 from halfmask.neural.network import FlatParameters, Mlp, own_device
 from halfmask.neural.padding import PaddingName
-from halfmask.types import Floats
+from halfmask.types import Floats, Integers
 
 Regulariser = Callable[[Mlp, Tensor], Tensor]
-Fill = Callable[[Indices, np.random.Generator], Tensor]
-Draw = Callable[[Indices], Tensor]
+Fill = Callable[[Integers, np.random.Generator], Tensor]
+Draw = Callable[[Integers], Tensor]
 # Fraction by which the noise is widened for the rounding of sums in single precision.
 FLOAT32_RESERVE = 2.0**-11
 CPU = torch.device("cpu")
@@ -88,10 +86,6 @@ class TrainerConfig:
         check_below_one(self, "momentum", "ema_decay")
         check_one_of(self, aggregate=get_args(Aggregate), schedule=get_args(Schedule))
 
-    def rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
-        return scheduled(self.schedule, self.learning_rate, step / self.steps)
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingRows:
@@ -113,7 +107,7 @@ class TrainingRows:
     def paired(self) -> bool:
         return self.fill is not None or isinstance(self.real, StructuredRows)
 
-    def padded(self, rows: Indices, generator: np.random.Generator) -> Tensor:
+    def padded(self, rows: Integers, generator: np.random.Generator) -> Tensor:
         """g(f(x)) of the given rows, for the public batch."""
         if isinstance(self.real, StructuredRows):
             return self.real.padded(torch.from_numpy(rows))
@@ -146,7 +140,8 @@ def plan_steps(
     in_parts: bool = False,
 ) -> PrivateStep:
     """Open the private steps of a run on `rows` rows of this machine, but for those `done`."""
-    return releaser.poisson_steps(
+    return PrivateStep(
+        releaser,
         rows=rows,
         rate=config.rate,
         clip_norm=config.clip_norm,
@@ -286,7 +281,8 @@ def _one_step(
         if watch is not None:
             watch(progress.step + 1, loss)
     progress.velocity.mul_(config.momentum).add_(gradient)
-    flat.vector.sub_(progress.velocity, alpha=config.rate_at(progress.step))
+    rate = scheduled(config.schedule, config.learning_rate, progress.step / config.steps)
+    flat.vector.sub_(progress.velocity, alpha=rate)
     if config.radius is not None:
         # Post-processing of what was released: any projection is free.
         flat.vector.mul_(min(1.0, config.radius / max(float(flat.vector.norm()), 1e-12)))
@@ -394,14 +390,14 @@ class NetworkContributions:
         if bool((targets < 0).any()):
             self._labelled = (targets >= 0).cpu().numpy()
 
-    def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
+    def clipped_sum(self, rows: Integers, clip_norm: float) -> Floats:
         """Σ of the contributions, each scaled down to norm at most `clip_norm`, in one pass."""
         total = self._part(rows[:_AT_ONCE], clip_norm)
         for low in range(_AT_ONCE, len(rows), _AT_ONCE):
             total += self._part(rows[low : low + _AT_ONCE], clip_norm)
         return total
 
-    def _part(self, rows: Indices, clip_norm: float) -> Floats:
+    def _part(self, rows: Integers, clip_norm: float) -> Floats:
         kept = np.ones(len(rows), dtype=bool) if self._labelled is None else self._labelled[rows]
         # Padding is drawn for all rows: what later rows get must not follow from who has a label.
         pair = None if self._padded is None else self._padded(rows)[kept].to(self._device)
@@ -427,7 +423,7 @@ class LabelContributions:
         self._rows = rows
         self._labels = labels
 
-    def clipped_sum(self, rows: Indices, clip_norm: float) -> Floats:
+    def clipped_sum(self, rows: Integers, clip_norm: float) -> Floats:
         """Σ of the scaled contributions of `rows`, in the order of `network.parameters()`."""
         total = np.zeros(sum(p.numel() for p in self._network.parameters()))
         with torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -106,8 +107,6 @@ class Covered:
 
     def text(self, *, seeded: bool) -> str:
         """The scores in a few lines, for a terminal."""
-        import textwrap
-
         lines = ["Scores covered by the guarantee:", *textwrap.wrap(words(seeded), 80)]
         lines += [f"  {name:<10}{value} {bar}" for name, value, bar in self.score_rows()]
         if self.compared is not None:

@@ -8,29 +8,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import roc_curve
 
 from halfmask.accounting.accountant import delta as delta_at
 from halfmask.accounting.accountant import epsilon as epsilon_at
 from halfmask.accounting.events import RELATIONS, Event, Relation, unsampled
+from halfmask.accounting.ledger import Ledger
+from halfmask.audit.model_audit import AUDIT_FILE, Inference
 from halfmask.data.frames import as_arrow, check_columns, texts
+from halfmask.effects import WITH_BARS, Effect, effects
 from halfmask.errors import DataError, InputError, LedgerError
 from halfmask.model import Model
-from halfmask.model_folder import damaged, read_json, rebuilt
+from halfmask.model_folder import damaged, ledger_of, read_json, rebuilt
 from halfmask.report.covered import Covered, covered_scores
 from halfmask.schema import Column
 from halfmask.scoring import judge
+from halfmask.scoring import reference as without_privacy
 from halfmask.statement import Statement
-from halfmask.table import Table
-
-if TYPE_CHECKING:
-    from halfmask.accounting.ledger import Ledger
-    from halfmask.audit.model_audit import Inference
-    from halfmask.effects import Effect
-
+from halfmask.table import Table, read_frame
 
 # --- What an attacker can at most gain: bounds on beliefs and right guesses, from charged events.
 # The attacker knows the model, everything released, all public columns and every other row, and
@@ -177,8 +176,6 @@ def measure(model: Model, frame: Any, *, by: str | None = None, reference: Any =
     table = model.encode(frame, with_label=True)
     judged = _judged(model, table, frame, by)
     if reference is not None:
-        from halfmask.scoring import reference as without_privacy
-
         judged["reference"] = without_privacy(model.encode(reference, with_label=True), [table])
     table = table.labelled()
     assert table.label is not None
@@ -233,8 +230,6 @@ def calibration_bins(
 
 def roc_points(score: NDArray[np.float64], truth: NDArray[np.float64]) -> tuple[Point, ...]:
     """(false positive rate, true positive rate), thinned to at most a hundred points."""
-    from sklearn.metrics import roc_curve
-
     false, true, _ = roc_curve(truth, score)
     kept = np.unique(np.linspace(0, len(false) - 1, min(len(false), _MOST_POINTS)).astype(int))
     return tuple((float(false[place]), float(true[place])) for place in kept)
@@ -265,7 +260,7 @@ class Charge:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class SpentBudget:
     """The charges in order; `epsilon` is the ledger's limit, None where there is no ledger file."""
 
     epsilon: float | None
@@ -297,7 +292,7 @@ class Facts:
     curve: Mapping[Relation, tuple[tuple[float, float], ...]]
     gains: tuple[Gain, ...]
     columns: tuple[ColumnFacts, ...]
-    budget: Budget
+    budget: SpentBudget
     learning: tuple[tuple[int, float], ...]
     learning_of: str
     covered: Covered | None
@@ -361,8 +356,6 @@ def gather(
     model = Model.load(folder)
     measured = None
     if data is not None:
-        from halfmask.table import read_frame
-
         measured = measure(
             model,
             read_frame(data),
@@ -391,8 +384,6 @@ def gather(
 
 def _effects(model: Model, told: Callable[[float, str], None] | None) -> tuple[Effect, ...]:
     """By column; none where noise cannot be followed, or without a schema."""
-    from halfmask.effects import WITH_BARS, effects
-
     if model.encoder is None or model.method not in WITH_BARS:
         return ()
     return rebuilt(lambda: tuple(effects(model, told=told)), "its effects")
@@ -446,10 +437,8 @@ def _known(column: Column) -> str:
     return "learnt from the data, as it is public"
 
 
-def _budget(statement: Statement, folder: Path, ledger: Path | None) -> Budget:
+def _budget(statement: Statement, folder: Path, ledger: Path | None) -> SpentBudget:
     """From the ledger named, else from the model's own, else from the statement itself."""
-    from halfmask.model_folder import ledger_of
-
     file = ledger or ledger_of(folder)
     if file is None:
         entries = [
@@ -469,8 +458,6 @@ def _budget(statement: Statement, folder: Path, ledger: Path | None) -> Budget:
 
 def _book(file: Path) -> Ledger:
     """The ledger, opened; lines that are sealed but make no sense are refused like any other."""
-    from halfmask.accounting.ledger import Ledger
-
     try:
         return Ledger.open(file)
     except LedgerError:
@@ -485,7 +472,7 @@ def _charges(
     limit: float | None,
     delta: float,
     relation: Relation,
-) -> Budget:
+) -> SpentBudget:
     """Compose up to each charge; of very many, only the last ones are shown."""
     first = max(0, len(entries) - _MOST_CHARGES)
     events: list[Event] = []
@@ -495,7 +482,7 @@ def _charges(
         if place >= first:
             spent = epsilon_at(events, delta=delta, relation=relation)
             charges.append(Charge(time=time, what=what, epsilon=spent))
-    return Budget(
+    return SpentBudget(
         epsilon=limit, delta=delta, relation=relation, charges=tuple(charges), left_out=first
     )
 
@@ -519,8 +506,6 @@ def _learning(details: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
 
 def _audits(file: Path) -> tuple[tuple[Audit, ...], tuple[Inference, ...]]:
     """What `halfmask audit MODEL --out` has written to `file`, or to a folder."""
-    from halfmask.audit.model_audit import AUDIT_FILE, Inference
-
     file = file / AUDIT_FILE if file.is_dir() else file
     try:
         stored = read_json(file)

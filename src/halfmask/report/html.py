@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from halfmask.report import plots, words
-from halfmask.report import plots as effects
 from halfmask.report.covered import CONSTANT, NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
 from halfmask.report.facts import NO_BETTER, NOT_COVERED, ColumnFacts, Facts, gather
@@ -201,9 +200,8 @@ def _learning(facts: Facts) -> str:
         for k, v in facts.model.details.items()
         if isinstance(v, str | int | float) and not k.startswith("public_loss")
     }
-    settings = data_table(
-        "Settings, all public", ["Setting", "Value"], [[k, _short(v)] for k, v in stored.items()]
-    )
+    rows = [[k, f"{v:.6g}" if isinstance(v, float) else str(v)] for k, v in stored.items()]
+    settings = data_table("Settings, all public", ["Setting", "Value"], rows)
     if stored:
         why += f"<details><summary>Settings of this training</summary>{settings}</details>"
     if not facts.learning:
@@ -224,10 +222,6 @@ def _learning(facts: Facts) -> str:
 
 def _figure(ax: Any, name: str, title: str, caption: str, table: str) -> str:
     return figure(inline_svg(ax, name=name, title=title), caption, table)
-
-
-def _short(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _covered(facts: Facts) -> str:
@@ -261,19 +255,17 @@ def _effects(facts: Facts) -> str:
     if not facts.effects:
         return "<p>Effects by column are told of models by additive or gd with a schema.</p>"
     if all(effect.size == 0 for effect in facts.effects):
-        return f"<p>{escape(effects.NOTHING)}</p>"
+        return f"<p>{escape(plots.NOTHING)}</p>"
     outcomes = dict.fromkeys(effect.outcome for effect in facts.effects)
-    text = effects.meaning(words.listed(list(outcomes)), classes=facts.model.classes is not None)
+    text = plots.meaning(words.listed(list(outcomes)), classes=facts.model.classes is not None)
     unclear = [effect.column for effect in facts.effects if not effect.clear]
-    drawn = [effect for effect in facts.effects if effect.column not in unclear][: effects.SHOWN]
+    drawn = [effect for effect in facts.effects if effect.column not in unclear][: plots.SHOWN]
     named = {True: lambda e: f"{e.column} ({e.role})", False: lambda e: f"{e.column}: {e.outcome}"}
     figures = "".join(
         figure(
-            effects.svg(effect, f"effect-{place}"),
+            plots.svg(effect, f"effect-{place}"),
             named[len(outcomes) == 1](effect),
-            data_table(
-                effect.column, effects.HEADINGS[1:], [r[1:] for r in effects.rows([effect])]
-            ),
+            data_table(effect.column, plots.HEADINGS[1:], [r[1:] for r in plots.rows([effect])]),
         )
         for place, effect in enumerate(drawn)
     )

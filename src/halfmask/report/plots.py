@@ -452,7 +452,6 @@ def rows(effects: Sequence[Effect]) -> list[list[str]]:
 
 def svg(effect: Effect, name: str) -> str:
     """One column's figure."""
-
     title = f"Points with bars: what the levels of {effect.column} add to the score."
     return inline_svg(effect_points(effect), name=name, title=title)
 

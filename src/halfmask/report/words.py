@@ -10,6 +10,7 @@ from halfmask.accounting.budget import printed
 from halfmask.accounting.events import Relation
 from halfmask.report.facts import Facts
 from halfmask.report.plots import percent
+from halfmask.scoring import shown_score
 from halfmask.statement import NOT_PRIVATE, Statement, likelihood, short
 
 _MOST_NAMES = 30
@@ -106,7 +107,7 @@ def guarantee(facts: Facts) -> list[tuple[str, str]]:
     )
     return [
         ("Who is protected?", whom),
-        ("Which columns are protected?", listed(protected(statement))),
+        ("Which columns are protected?", f"{listed(protected(statement))}."),
         (
             "Which columns are not protected at all?",
             f"{listed(unprotected(statement))}. They were used as they are. The number of rows is "
@@ -191,8 +192,6 @@ REFERENCE_HEADINGS = ["Score", "This model", "Boosted trees", "A linear model of
 
 def score_rows(facts: Facts) -> list[list[str]]:
     """Scores on the user's rows, under SCORE_HEADINGS; a dash where there is nothing to compare."""
-    from halfmask.scoring import shown_score
-
     measured = facts.measured
     assert measured is not None
     held = (measured.scores, measured.public_alone, measured.constant)
@@ -230,8 +229,6 @@ def confusion_rows(facts: Facts) -> tuple[list[str], list[list[str]]]:
 
 def group_rows(facts: Facts) -> tuple[list[str], list[list[str]]]:
     """Headings and rows: the scores of each group."""
-    from halfmask.scoring import shown_score
-
     assert facts.measured is not None
     groups = facts.measured.groups
     names = list(next(iter(groups.values()), {}))
@@ -242,8 +239,6 @@ def group_rows(facts: Facts) -> tuple[list[str], list[list[str]]]:
 
 def reference_rows(facts: Facts) -> list[list[str]]:
     """This model beside those without privacy, under REFERENCE_HEADINGS."""
-    from halfmask.scoring import shown_score
-
     assert facts.measured is not None
     trees, linear = (facts.measured.reference[kind] for kind in ("boosted_trees", "linear"))
     own = facts.measured.scores

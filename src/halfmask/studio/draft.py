@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from halfmask.data.cells import level_text, moment
-from halfmask.errors import InputError, SchemaError
+from halfmask.dictionary import read_dictionary
+from halfmask.errors import InputError, SchemaError, suggest
 from halfmask.schema import (
     Column,
     Kind,
@@ -270,8 +271,6 @@ class Draft:
         return draft
 
     def _choose_label(self, label: str) -> None:
-        from halfmask.errors import suggest
-
         names = [entry.name for entry in self.entries]
         if label not in names:
             raise InputError(f"The data has no column {label!r}.{suggest(label, names)}")
@@ -449,7 +448,7 @@ class Draft:
                 Schema.from_dict(tables)
             except SchemaError as error:
                 found += [(None, line) for line in str(error).splitlines()]
-        if not any(_is_private(entry) for entry in self.entries):
+        if not any(e.part in ("column", "label") and e.role == "private" for e in self.entries):
             found.append((None, "No column is private: an ordinary library will do."))
         return found
 
@@ -512,8 +511,6 @@ def read_declared(files: Sequence[Path], names: Sequence[str]) -> tuple[dict[str
 
 
 def _of_dictionary(file: Path) -> dict[str, Known]:
-    from halfmask.dictionary import read_dictionary
-
     return {name: _known(keys) for name, keys in read_dictionary(file).items()}
 
 
@@ -589,10 +586,6 @@ def _only(
 
 def _with(entries: tuple[Entry, ...], place: int, entry: Entry) -> tuple[Entry, ...]:
     return (*entries[:place], entry, *entries[place + 1 :])
-
-
-def _is_private(entry: Entry) -> bool:
-    return entry.part in ("column", "label") and entry.role == "private"
 
 
 def _lacking(entry: Entry) -> str | None:

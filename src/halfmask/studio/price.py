@@ -7,15 +7,16 @@ The rule is that of `halfmask check` (halfmask.checking), line and band. Beside 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from halfmask.accounting.budget import Budget, printed, printed_room
-from halfmask.accounting.events import GaussianEvent, Relation
+from halfmask.accounting.events import GaussianEvent
 from halfmask.accounting.gaussian import gaussian_epsilon
+from halfmask.accounting.ledger import Ledger
 from halfmask.checking import expect, kept
 from halfmask.errors import HalfmaskError
 from halfmask.report.facts import attacker_gains
@@ -30,7 +31,7 @@ EPSILONS = (0.1, 0.5, 1.0, 4.0)
 DELTA = 1e-6
 
 
-class Facts(NamedTuple):
+class MeasuredTable(NamedTuple):
     """Rows to learn from, columns, those that are private in `half` and `features`, and what a
     column weighs on average (halfmask.checking)."""
 
@@ -41,11 +42,11 @@ class Facts(NamedTuple):
 
 
 TABLES = {
-    "adult": Facts(32561, 13, 6, 0.92),
-    "bank": Facts(27459, 19, 10, 0.83),
-    "default": Facts(20000, 23, 11, 0.95),
-    "diabetes": Facts(47679, 30, 15, 0.87),
-    "visits": Facts(3942, 18, 8, 0.78),
+    "adult": MeasuredTable(32561, 13, 6, 0.92),
+    "bank": MeasuredTable(27459, 19, 10, 0.83),
+    "default": MeasuredTable(20000, 23, 11, 0.95),
+    "diabetes": MeasuredTable(47679, 30, 15, 0.87),
+    "visits": MeasuredTable(3942, 18, 8, 0.78),
 }
 
 KEPT: dict[tuple[str, str], tuple[float, float, float, float]] = {
@@ -76,8 +77,8 @@ KEPT: dict[tuple[str, str], tuple[float, float, float, float]] = {
 _FROM, _TO, _POINTS = 0.05, 10.0, 33
 _SHOWN = 12
 BASED_ON = (
-    "Based on the rule of `halfmask check` (docs/check.md), held against what `halfmask reproduce "
-    f"tables` measured in {len(KEPT) * len(EPSILONS)} cases: {len(TABLES)} tables of 3,942 to "
+    'Based on the rule of "halfmask check" (docs/check.md), held against what "halfmask reproduce '
+    f'tables" measured in {len(KEPT) * len(EPSILONS)} cases: {len(TABLES)} tables of 3,942 to '
     "47,679 people, four sets of roles and four epsilons each. The line is their mean, nearly all "
     "lie in the band. A guide, not a bound; no value of your file is looked at."
 )
@@ -86,19 +87,14 @@ BASED_ON = (
 def price(
     label: Label | None,
     columns: Sequence[Column],
+    budget: Budget,
     *,
     rows: int,
     counted: float,
-    epsilon: float,
-    delta: float,
-    relation: Relation,
 ) -> dict[str, Any]:
     """The curve, the guide behind it, columns whose role matters most, and an attacker's gain."""
-    gains = attacker_gains([_event(epsilon, delta, relation)], delta=delta)
     made: dict[str, Any] = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "relation": relation,
+        **asdict(budget),
         "rows": rows,
         "based_on": BASED_ON,
         "curve": [],
@@ -106,7 +102,7 @@ def price(
         "measured": [],
         "if_public": [],
         "verdict": None,
-        "gains": [asdict(gain) for gain in gains],
+        "gains": [asdict(gain) for gain in attacker_gains([_event(budget)], delta=budget.delta)],
     }
     private = [column for column in columns if column.role == "private"]
     if label is None or not columns or (not private and label.role == "public"):
@@ -114,25 +110,20 @@ def price(
     grid = np.geomspace(_FROM, _TO, _POINTS)
 
     def at(value: float) -> dict[str, float]:
-        mu = Budget(epsilon=value, delta=delta, relation=relation).mu
-        return _point(value, kept(label, columns, counted * mu))
+        return _point(value, kept(label, columns, counted * replace(budget, epsilon=value).mu))
 
     made["curve"] = [at(value) for value in map(float, grid)]
-    made["now"] = at(epsilon)
-    budget = Budget(epsilon=epsilon, delta=delta, relation=relation)
+    made["now"] = at(budget.epsilon)
     expected = expect(label, columns, budget, rows=rows, counted=counted)
     made["verdict"] = expected.verdict
     made["base_rate_only"] = expected.base_rate_only
     made["rows_needed"] = expected.rows_needed
     made["if_public"] = [
-        {
-            "column": change.column,
-            **_point(epsilon, (change.kept[0], change.middle, change.kept[1])),
-        }
-        for change in expected.if_public[:_SHOWN]
+        {"column": each.column, **_point(budget.epsilon, (each.kept[0], each.middle, each.kept[1]))}
+        for each in expected.if_public[:_SHOWN]
     ]
     made["roles"] = nearest(label, columns)
-    made["measured"] = _placed(made["roles"], counted, delta, relation)
+    made["measured"] = _placed(made["roles"], counted, budget.delta)
     return made
 
 
@@ -150,7 +141,7 @@ def nearest(label: Label, columns: Sequence[Column]) -> str:
     return "label" if share < 0.25 else "half" if share < 0.75 else "all"
 
 
-def _placed(roles: str, rows: float, delta: float, relation: Relation) -> list[dict[str, Any]]:
+def _placed(roles: str, rows: float, delta: float) -> list[dict[str, Any]]:
     """Measured tables, each where your rows give the same strength μ·rows as it had."""
     points = []
     for (table, measured), values in KEPT.items():
@@ -167,17 +158,15 @@ def _placed(roles: str, rows: float, delta: float, relation: Relation) -> list[d
     return points
 
 
-def _event(epsilon: float, delta: float, relation: Relation) -> GaussianEvent:
+def _event(budget: Budget) -> GaussianEvent:
     """One release that spends all of it: what trainings of the default method compose to."""
-    mu = Budget(epsilon=epsilon, delta=delta, relation=relation).mu
+    mu = budget.mu
     # What may differ by a replaced row is at most two withheld ones.
-    return GaussianEvent(replace=mu if relation == "replace" else 2 * mu, withhold=mu)
+    return GaussianEvent(replace=mu if budget.relation == "replace" else 2 * mu, withhold=mu)
 
 
 def ledger_facts(file: Path) -> dict[str, Any] | None:
     """Budget, spent and left; None where there is no ledger yet."""
-    from halfmask.accounting.ledger import Ledger
-
     # An empty file is a ledger that a training is just creating.
     if not file.exists() or not file.stat().st_size:
         return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hmac
 import json
 import os
-import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
@@ -53,11 +52,6 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-
-
-def new_token() -> str:
-    """A secret for one run of the studio."""
-    return secrets.token_urlsafe(32)
 
 
 class Guard:

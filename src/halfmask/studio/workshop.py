@@ -28,9 +28,11 @@ import pyarrow.compute as pc
 from halfmask.accounting.budget import Budget, printed
 from halfmask.accounting.events import check_epsilon, check_relation
 from halfmask.checking import Checked, Looked, check_rows, counted_rows, look_at
+from halfmask.cli.schema import column_kinds
 from halfmask.data.cells import moment_text
 from halfmask.data.frames import dates, numbers, texts
 from halfmask.data.reading import FileRows
+from halfmask.effects import Effect
 from halfmask.errors import DataError, HalfmaskError, InputError
 from halfmask.schema import Column, Kind, Label, Role, Unit
 from halfmask.studio.draft import HELP, Draft, Part, full_text, placeholders, shown_name
@@ -104,7 +106,7 @@ def _end(value: float, kind: str) -> str:
 
 
 # -P: a file such as numpy.py in the folder of the data must not be imported.
-_HALFMASK = (sys.executable, "-P", "-c", "from halfmask.cli import main; main()")
+_HALFMASK = (sys.executable, "-P", "-m", "halfmask")
 _GRACE = 10.0
 # Kinds of errors that follow from files, options and the ledger, never from a value of the data.
 _TOLD = ("budget-exceeded", "ledger", "schema", "usage", "file", "not-installed", "interrupted")
@@ -319,9 +321,7 @@ class Workshop:
             tables = draft.tables(self._guess)
             problems = draft.problems(tables)
             text = "" if problems else full_text(tables)
-            about: dict[str | None, str] = {}
-            for name, text in problems:
-                about.setdefault(name, text)
+            about = dict(reversed(problems))  # the first of each column
             return {
                 "file": self.files.data.name,
                 "rows": self.rows.num_rows,
@@ -413,8 +413,6 @@ class Workshop:
 
     def _guess(self, name: str) -> Kind:
         """The kind that a public column's values read as."""
-        from halfmask.cli.schema import column_kinds
-
         if not self._public(name):
             raise NotPublicError(f"{shown_name(name)} is not public: its kind has to be declared.")
         if name not in self._kinds:
@@ -461,15 +459,8 @@ class Workshop:
             relation = check_relation("replace" if ledger is None else ledger["relation"])
             label, columns = placeholders(self.draft.entries)
             budget = Budget(epsilon=epsilon, delta=delta, relation=relation)
-            found = price(
-                label,
-                columns,
-                rows=self.rows.num_rows,
-                counted=self._counted_rows(len(columns), budget),
-                epsilon=epsilon,
-                delta=delta,
-                relation=relation,
-            )
+            counted = self._counted_rows(len(columns), budget)
+            found = price(label, columns, budget, rows=self.rows.num_rows, counted=counted)
             for change in found["if_public"]:
                 change["id"] = int(change.pop("column"))
                 change["name"] = shown_name(self.draft.entries[change["id"]].name)
@@ -643,8 +634,6 @@ class MissingError(InputError):
 
 def _effect(stored: Mapping[str, Any]) -> dict[str, Any]:
     """An effect with all its levels, and `rows` as a figure shows them."""
-    from halfmask.effects import Effect
-
     lists = ("levels", "values", "low", "high")
     effect = Effect(
         column=stored["column"],

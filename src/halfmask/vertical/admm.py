@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, cast, get_args
 import numpy as np
 from scipy.special import expit
 
-from halfmask.errors import DataError, InputError
+from halfmask.errors import DataError, InputError, check_one_of, check_positive
 from halfmask.model_folder import MOST_ARRAYS, opened, rebuilt
 from halfmask.model_folder import field as field_of
 from halfmask.progress import tell
@@ -204,14 +204,6 @@ class DivergenceWarning(UserWarning):
     """The residual of ADMM grows instead of shrinking."""
 
 
-def check_positive(name: str, value: float | None, *, zero: bool = False) -> None:
-    """Refuse a setting that is not a finite number > 0, or with `zero` >= 0; None is none."""
-    if value is None:
-        return
-    if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
-        raise InputError(f"Expected a finite {name} {'>=' if zero else '>'} 0, got {value}.")
-
-
 @dataclass(frozen=True, kw_only=True)
 class AdmmConfig:
     """ADMM sharing: A's problem, its algorithm and its noise. None means: by the noise.
@@ -242,18 +234,11 @@ class AdmmConfig:
 
     def __post_init__(self) -> None:
         loss_named(self.loss)
-        for what, value, known in (
-            ("update", self.update, UPDATES),
-            ("noise", self.noise, SHARE_NOISES),
-        ):
-            if value not in known:
-                raise InputError(f"Unknown {what} {value!r}: expected one of {', '.join(known)}.")
+        check_one_of(self, update=UPDATES, noise=SHARE_NOISES)
         if self.chosen_rounds < 1:
             raise InputError(f"Expected rounds >= 1, got {self.rounds}.")
-        for name in ("rho", "reach", "noise_radius", "target_bound"):
-            check_positive(name, getattr(self, name))
-        for name in ("strength", "tolerance", "noise_std"):
-            check_positive(name, getattr(self, name), zero=True)
+        check_positive(self, "rho", "reach", "noise_radius", "target_bound")
+        check_positive(self, "strength", "tolerance", "noise_std", zero=True)
         if self.noise == "row" and (self.regulariser != "l2" or self.constraint != "none"):
             raise InputError(
                 "noise=row brings its own ball and needs regulariser=l2 and constraint=none: use "

@@ -15,7 +15,7 @@ import numpy as np
 
 from halfmask.accounting.budget import Budget
 from halfmask.data.scratch import available
-from halfmask.errors import InputError
+from halfmask.errors import InputError, check_one_of
 from halfmask.mechanisms.clipping import norm_of
 from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
 from halfmask.types import Vector
@@ -132,10 +132,7 @@ class ShareNoise:
     target_bound: float = 4.0
 
     def __post_init__(self) -> None:
-        if self.kind not in SHARE_NOISES:
-            raise InputError(
-                f"Unknown noise {self.kind!r}: expected one of {', '.join(SHARE_NOISES)}."
-            )
+        check_one_of(self, kind=SHARE_NOISES)
 
     @property
     def is_private(self) -> bool:

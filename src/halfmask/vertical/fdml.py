@@ -23,11 +23,11 @@ import numpy as np
 
 from halfmask.accounting.budget import Budget
 from halfmask.data.products import block
-from halfmask.errors import InputError
-from halfmask.mechanisms.release import PaidRows, Releaser, Rows, Sensitivity, batch_of
+from halfmask.errors import InputError, check_positive
+from halfmask.mechanisms.release import PaidRows, Releaser, Sensitivity, batch_of
 from halfmask.progress import tell
-from halfmask.types import Vector
-from halfmask.vertical.admm import LossName, check_positive, loss_named
+from halfmask.types import Integers, Vector
+from halfmask.vertical.admm import LossName, loss_named
 from halfmask.vertical.block import bounded_rows
 from halfmask.vertical.channel import (
     MOST,
@@ -83,8 +83,8 @@ class FdmlConfig:
     score_bound: float = 2.0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "step_size", "score_bound", "strength", "noise_std"):
-            check_positive(name, getattr(self, name), zero=name in ("strength", "noise_std"))
+        check_positive(self, "epochs", "batch", "step_size", "score_bound")
+        check_positive(self, "strength", "noise_std", zero=True)
 
     @property
     def schedule(self) -> tuple[int, int, float]:
@@ -148,7 +148,8 @@ class FdmlParty(Party):
             raise InputError("Row noise needs a releaser with a ledger to charge.")
         if not (self.noise.ratio > 0 and self.noise.epochs > 0):
             raise InputError("Row noise needs a ratio > 0 and epochs > 0.")
-        return releaser.paid_rows(
+        return PaidRows(
+            releaser,
             rows=self.rows,
             sensitivity=Sensitivity(replace=2 * bound, withhold=bound),
             noise_std=2 * bound * math.sqrt(2 * self.noise.epochs) / self.noise.ratio,
@@ -163,10 +164,10 @@ class FdmlParty(Party):
             return self._scores(request)
         return self._step(request)
 
-    def _exact_scores(self, rows: Rows) -> Vector:
+    def _exact_scores(self, rows: Integers) -> Vector:
         return np.asarray(block(self.matrix, rows) @ self.x, dtype=np.float64)
 
-    def _clipped_scores(self, rows: Rows) -> Vector:
+    def _clipped_scores(self, rows: Integers) -> Vector:
         return np.clip(self._exact_scores(rows), -self.noise.score_bound, self.noise.score_bound)
 
     def _scores(self, request: Message) -> Message:
@@ -180,7 +181,7 @@ class FdmlParty(Party):
             scores = scores + self.noise.std * self._releaser.unpaid_normal(len(scores))
         return request.reply(arrays={"scores": scores})
 
-    def _exact_gradient(self, slopes: Vector, rows: Rows) -> Vector:
+    def _exact_gradient(self, slopes: Vector, rows: Integers) -> Vector:
         return np.asarray(block(self.matrix, rows).T @ slopes, dtype=np.float64)
 
     def _step(self, request: Message) -> Message:

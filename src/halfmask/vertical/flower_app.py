@@ -41,6 +41,7 @@ from halfmask.vertical.experts import (
 )
 from halfmask.vertical.files import party_schemas, read_labels
 from halfmask.vertical.network import (
+    MOST_ROUNDS,
     LabelHolder,
     NetworkParty,
     RunFile,
@@ -53,7 +54,6 @@ from halfmask.vertical.queries import StatementJson, VerticalModel, ask_scores
 _log = logging.getLogger(__name__)
 _VALUE = "value/"
 _POLL_SECONDS = 0.3
-_MOST_ROUNDS = 1_000_000_000
 _LONGEST_STATEMENT = 1_000_000
 
 client_app = ClientApp()
@@ -75,7 +75,7 @@ def from_record(record: RecordDict) -> Message:
     return Message(
         kind=word(head["kind"], "kind"),
         run=word(head["run"], "run"),
-        round=whole(head["round"], "round", least=0, most=_MOST_ROUNDS),
+        round=whole(head["round"], "round", least=0, most=MOST_ROUNDS),
         arrays={name: arrays[name].numpy() for name in arrays},
         values={k.removeprefix(_VALUE): v for k, v in head.items() if k.startswith(_VALUE)},
     )

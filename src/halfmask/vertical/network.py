@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -48,7 +48,7 @@ from halfmask.vertical.queries import KIND, LOG, Part, QueryDesk, QueryPolicy, S
 from halfmask.vertical.statements import LabelFacts, party_statement
 from halfmask.vertical.store import AnsweredRound, PartyMemory, RoundStore
 
-_MOST_ROUNDS = 1_000_000_000
+MOST_ROUNDS = 1_000_000_000
 
 LABEL_HOLDERS_SETTINGS = {
     "experts": ("combine", "damping"),
@@ -263,7 +263,7 @@ class NetworkParty:
     def answer(self, request: Message) -> Message:
         """The reply; a round that was answered before is answered alike."""
         word(request.run, "run")
-        whole(request.round, "round", least=0, most=_MOST_ROUNDS)
+        whole(request.round, "round", least=0, most=MOST_ROUNDS)
         if request.kind == "hello":
             return request.reply(
                 values={"party": self.settings.party, "method": self.settings.method}
@@ -459,14 +459,6 @@ _HIDDEN = "hidden-labels.json"
 _BEGUN = ("run-id.json", "state.npz")
 
 
-class KeptLabels(TypedDict):
-    """Hidden labels as they are kept for the attempts that resume a run."""
-
-    epsilon: float
-    excess: float
-    targets: list[float]
-
-
 class LabelHolder:
     """The labels (0 and 1) of one run, and what may be told of them."""
 
@@ -524,7 +516,8 @@ class LabelHolder:
             "label-terms.json", lambda: vars(self._terms(coordinator, hidden)), _label_terms
         )
 
-    def _randomised(self, epsilon: float) -> KeptLabels:
+    def _randomised(self, epsilon: float) -> dict[str, Any]:
+        """Hidden labels as they are kept for the attempts that resume a run."""
         hidden = hide_labels(self._labels, epsilon=epsilon, releaser=self._releaser(epsilon))
         return {"epsilon": epsilon, "excess": hidden.excess, "targets": hidden.targets.tolist()}
 

@@ -151,7 +151,7 @@ export function effectsFigure(all, room) {
       if (at < 0) return;
       const own = y + (pairs.length > 1 ? (which ? 5 : -5) : 0);
       const tone = which ? "second" : "first";
-      const noise = effect.low[at] <= 0 && effect.high[at] >= 0;
+      const noise = effect.low[at] <= 0 && effect.high[at] >= 0 && effect.low[at] < effect.high[at];
       parts.push(drawn("path", { class: `whisker ${tone}`, d: `M${across(effect.low[at])} ${own}H${across(effect.high[at])}` }));
       const title = drawn("title", { text: `${name}, ${level}: ${effect.values[at].toFixed(2)}` });
       const form = noise ? `${tone} hollow` : tone;

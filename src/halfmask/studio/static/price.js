@@ -36,6 +36,7 @@ function set(epsilon, delta) {
   settings.epsilon = epsilon;
   settings.delta = delta;
   if (document.activeElement !== id("slide")) id("slide").value = Math.log10(epsilon);
+  id("priced").setAttribute("aria-busy", "true");
   clearTimeout(waiting);
   waiting = setTimeout(() => {
     attempt(() => post("settings", { epsilon, delta }));
@@ -52,8 +53,11 @@ export function use(epsilon) {
 
 export async function ask() {
   const own = ++number;
+  id("priced").setAttribute("aria-busy", "true");
   const next = await attempt(() => get("price", { epsilon: settings.epsilon, delta: settings.delta }));
-  if (!next || own !== number) return;
+  if (own !== number) return;
+  id("priced").removeAttribute("aria-busy");
+  if (!next) return;
   found = next;
   draw();
 }
@@ -103,7 +107,7 @@ const up = (share) => `${(Math.ceil(1000 * share - 1e-9) / 10).toFixed(1)}%`;
 
 export function ledgerParts(ledger, epsilon) {
   if (!ledger) return [element("p", { text: "There is no ledger yet: the first training creates it with the whole budget that you name there." })];
-  const words = `Epsilon ${ledger.spent_text} of ${ledger.epsilon} is spent by ${ledger.charges} charges; ${ledger.left < ledger.epsilon / 1000 ? "no further training fits" : `a training with epsilon ${ledger.left_text} still fits`}.`;
+  const words = `Epsilon ${ledger.spent_text} of ${ledger.epsilon} is spent by ${ledger.charges === 1 ? "one charge" : `${ledger.charges} charges`}; ${ledger.left < ledger.epsilon / 1000 ? "no further training fits" : `a training with epsilon ${ledger.left_text} still fits`}.`;
   const fits = epsilon <= ledger.left;
   return [
     meter(ledger.spent / ledger.epsilon, fits ? Math.max(0, 1 - ledger.spent / ledger.epsilon) * Math.min(1, epsilon / ledger.left) : null, words),

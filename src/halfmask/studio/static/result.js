@@ -56,11 +56,11 @@ async function draw() {
   id("charged").textContent = ledger ? `All trainings here are charged to ${ledger.file}: epsilon ${ledger.spent_text} of ${ledger.epsilon} is spent, together.` : "";
   id("cards").replaceChildren(...found.map(card));
   const first = found[0];
-  const names = [...new Set(first.effects.map((effect) => effect.column))];
+  const several = new Set(first.effects.map((effect) => effect.outcome)).size > 1;
   const kept = id("effect").value;
-  id("effect").replaceChildren(...names.map((text) => element("option", { value: text, text })));
-  if (names.includes(kept)) id("effect").value = kept;
-  id("effect").disabled = !names.length;
+  id("effect").replaceChildren(...first.effects.map((effect) => element("option", {
+    value: key(effect), text: several ? `${effect.column}, on ${effect.outcome}` : effect.column, selected: key(effect) === kept })));
+  id("effect").disabled = !first.effects.length;
   drawEffect();
   const page = `report/${first.name}`;
   if (id("report").getAttribute("src") !== page) id("report").setAttribute("src", page);
@@ -82,12 +82,14 @@ function card(found) {
     element("p", { class: "quiet", text: `In ${found.files.model}` }));
 }
 
+// Of more than two classes each has its own effects.
+const key = (effect) => JSON.stringify([effect.column, effect.outcome]);
+
 async function drawEffect() {
   const mine = ++askedEffect;
   const found = await both();
   if (mine !== askedEffect) return;
-  const column = id("effect").value;
-  const pairs = found.map((each) => ({ name: each.name, effect: each.effects.find((effect) => effect.column === column) }))
+  const pairs = found.map((each) => ({ name: each.name, effect: each.effects.find((effect) => key(effect) === id("effect").value) }))
     .filter((pair) => pair.effect);
   if (!pairs.length) {
     id("effects").replaceChildren(element("p", { class: "quiet", text: "Effects by column are told of models by additive or gd." }));
@@ -95,6 +97,7 @@ async function drawEffect() {
     id("effects-table").replaceChildren();
     return;
   }
+  const { column } = pairs[0].effect;
   const { figure, left } = effectsFigure(pairs, id("effects").clientWidth);
   id("effects").replaceChildren(figure);
   const who = pairs.length > 1 ? ` Circles: ${pairs[0].name}; squares: ${pairs[1].name}.` : "";

@@ -60,7 +60,7 @@ async function plan() {
   const found = await attempt(() => get("plan", asked()));
   if (!found) return;
   id("total-field").hidden = found.ledger !== null;
-  id("room").replaceChildren(...ledgerParts(found.ledger, asked().epsilon).slice(1, 3).map((part) => element("span", { text: `${part.textContent} ` })));
+  id("room").replaceChildren(...ledgerParts(found.ledger, asked().epsilon).slice(1, 3));
   const running = last !== null && last.state === "running";
   steps(running ? last.steps : found.commands);
 }
