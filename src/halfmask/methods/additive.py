@@ -404,7 +404,9 @@ class AdditiveRun:
         # Under a private label the rest was learnt by other weights, and may be off by more.
         more = 1 - self._n / self._even_n if table.label_private else 0.0
         self._off = math.hypot(_SHIFT, more)
-        self._given = np.ones(table.n) if sample_weight is None else sample_weight
+        self._given = np.ones(table.n)
+        if sample_weight is not None:
+            self._given = sample_weight / sample_weight.max()
         stages = self.plan.stages(private_columns=len(self._private), number=self._number)
         self._open(releaser, stages)
         self._notes = (plan_in_words(stages), *_notes(table, public_model, sample_weight))
