@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -17,6 +18,11 @@ from halfmask.accounting.ledger import Ledger
 
 # Messages are looked for as they were written; that lines fit 80 columns is tested by new users.
 os.environ["HALFMASK_WIDTH"] = "1000"
+
+# Tests of networks need the extra `torch`, which not every version of Python has a build of.
+if importlib.util.find_spec("torch") is None:
+    collect_ignore = ["neural", "lab/test_bench_step.py", "test_damaged_model_folders.py",
+                      "test_public_loss.py", "test_stored_options.py"]  # fmt: skip
 
 # Minutes of waiting for network processes, and dozens of adaptive fits: they start first, so that
 # at the end no worker is left alone with them.

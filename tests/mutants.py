@@ -1,10 +1,13 @@
-"""Mutation score: small faults are put into the code of the guarantees, and tests have to see them.
+"""Mutation score: small faults are put into the code of the guarantees; tests have to see them.
 
     PYTHONPATH=tests python -m mutants --count 200 --seed 0 [--file accounting/gaussian.py]
 
 Each mutant changes one place: a comparison, a sign, a constant, `min` for `max`, a check left out.
-Tests of its own file run, the quick ones only, until one fails. Survivors are printed with their
-place; docs/reliability.md says of each why it survives.
+One file of tests after the other is loaded, the quick ones first. Its tests run on sound code and
+have to pass there; noted are their seconds and the functions they enter. Then each mutant that is
+still alive is put into a child of its own, in which the tests that enter its function run, the
+quickest first, until one fails; the unchanged file that is put in the same way has to pass.
+Survivors are printed with their place; docs/reliability.md says of each why it survives.
 """
 
 from __future__ import annotations
@@ -12,38 +15,89 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import importlib
+import json
 import os
 import random
-import shutil
+import resource
 import signal
 import sys
 import tempfile
+import threading
 import time
+import types
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "halfmask"
-_ACCOUNTING = ("accounting/test_pairs.py", "accounting/test_calibrate.py",
-               "accounting/test_budget.py", "accounting/test_accountant.py")  # fmt: skip
-_LEDGER = ("accounting/test_ledger.py", "accounting/test_ledger_tampering.py",
-           "accounting/test_ledger_crashes.py", "test_fuzz.py")  # fmt: skip
-_MECHANISMS = ("mechanisms/test_release.py", "mechanisms/test_noise.py",
-               "mechanisms/test_clipping_and_sampling.py", "mechanisms/test_one_door.py",
-               "mechanisms/test_ziggurat.py", "cli/test_interrupts.py")  # fmt: skip
+_ACCOUNTING = ("accounting/accountant.py", "accounting/gaussian.py", "accounting/calibrate.py",
+               "accounting/budget.py", "accounting/events.py")  # fmt: skip
+_LEDGER = ("accounting/ledger.py", "accounting/events.py", "storage.py")
+_MECHANISMS = ("mechanisms/release.py", "mechanisms/noise.py", "mechanisms/clipping.py",
+               "mechanisms/shards.py")  # fmt: skip
 TESTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("accountant", "gaussian", "calibrate", "budget"), _ACCOUNTING),
-    "events": (*_ACCOUNTING, *_LEDGER),
-    **dict.fromkeys(("ledger", "storage"), _LEDGER),
-    **dict.fromkeys(("noise", "clipping"), _MECHANISMS),
-    "release": (*_MECHANISMS, "methods/test_sgd.py", "vertical/test_fdml.py"),
-    "encoding": ("test_table.py", "data/test_codes.py", "data/test_cells.py", "test_schema.py"),
-    "gd": ("methods/test_gd.py",),
-    "moments": ("methods/test_moment_sensitivity.py", "methods/test_one_shot.py"),
-    "admm_party": ("vertical/test_sensitivity.py",),
-}
-"""The tests of each file, by its name, those that fail soonest first."""
-SECONDS = 240.0
+    "accounting/test_accountant_parts.py": _ACCOUNTING,
+    "mechanisms/test_release_parts.py": _MECHANISMS,
+    "data/test_encoding_parts.py": ("data/encoding.py",),
+    "mechanisms/test_clipping_and_sampling.py": _MECHANISMS,
+    "mechanisms/test_release.py": _MECHANISMS,
+    "mechanisms/test_noise.py": _MECHANISMS,
+    "mechanisms/test_ziggurat.py": _MECHANISMS,
+    "vertical/test_aggregate.py": ("vertical/experts.py",),
+    "vertical/test_sensitivity.py": ("vertical/admm_party.py",),
+    "methods/test_moment_sensitivity.py": ("methods/moments.py",),
+    "accounting/test_ledger_tampering.py": _LEDGER,
+    "accounting/test_ledger.py": _LEDGER,
+    "accounting/test_ledger_crashes.py": _LEDGER,
+    "accounting/test_budget.py": _ACCOUNTING,
+    "test_table.py": ("data/encoding.py",),
+    "data/test_cells.py": ("data/encoding.py",),
+    "data/test_codes.py": ("data/encoding.py",),
+    "data/test_derived.py": ("data/encoding.py",),
+    "methods/test_gd.py": ("methods/gd.py", "mechanisms/clipping.py"),
+    "methods/test_additive_classes.py": ("methods/additive_classes.py", "methods/smooth_codes.py"),
+    "methods/test_additive.py": (
+        "methods/additive.py", "methods/additive_descent.py", "methods/smooth_codes.py"),
+    "methods/test_label_span.py": ("methods/label_span.py",),
+    "vertical/test_admm.py": ("vertical/admm_party.py",),
+    "methods/test_one_shot.py": ("methods/moments.py",),
+    "accounting/test_pairs.py": _ACCOUNTING,
+    "accounting/test_calibrate.py": _ACCOUNTING,
+    "accounting/test_accountant.py": _ACCOUNTING,
+    "audit/test_replay.py": ("methods/gd.py", "methods/label_span.py", "mechanisms/release.py"),
+}  # fmt: skip
+"""Which files each file of tests is about, the quick ones first."""
+FILES = sorted({own for each in TESTS.values() for own in each})
+SENSITIVITY: dict[str, tuple[str, ...]] = {
+    "methods/gd.py": ("DescentBounds", "whole_gradient", "label_statistic", "BlockMoves",
+                      "spectral_norm", "slope_bound", "_bounded", "weighed_by_unit",
+                      "Descent.statistic", "DescentRows.gradient_sum", "_FLOOR"),
+    "methods/moments.py": ("MomentSums", "weighted_blocks", "pack_symmetric", "RowBounds",
+                           "BlockWeights", "replace_sensitivity", "withhold_sensitivity",
+                           "check_rows", "_lengths"),
+    "methods/additive_descent.py": ("slope_bounds", "slope_moves", "public_label_moves"),
+    "methods/additive.py": ("comparison_moves",),
+    "methods/additive_classes.py": ("class_moves", "comparison_class_moves"),
+    "methods/smooth_codes.py": ("LevelFeatures.diameter",),
+    "methods/label_span.py": ("label_sensitivity",),
+    "vertical/experts.py": ("count_sensitivity",),
+    "vertical/admm_party.py": ("ShareSensitivity", "displacement_sensitivity",
+                               "column_sensitivity", "row_sensitivity", "_others", "ShareNoise",
+                               "share_noise", "share_target", "AdmmParty.share",
+                               "AdmmParty._bound", "AdmmParty._open_series"),
+}  # fmt: skip
+"""The parts of a file that bound how far a release moves, where a file has others too."""
+QUICK = 0.6
+"""Seconds of a core: tests that take longer on sound code are left out."""
+ENOUGH = 5.0
+"""Seconds of a core that sound code takes for a file's tests of one mutant: others are left out."""
+EXAMPLES = 10
+"""Examples of a property, at most; the same ones for every mutant."""
 
 _COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
              ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -57,19 +111,19 @@ _NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum"
 def _changes(node: ast.AST) -> list[tuple[str, ast.AST]]:
     """What can be made of one node, in words and as a node."""
     found: list[tuple[str, ast.AST]] = []
-    made = copy.deepcopy(node)
+    made: Any = copy.copy(node)
     if isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARED:
-        made.ops[0] = _COMPARED[type(node.ops[0])]()  # type: ignore[attr-defined]
+        made.ops = [_COMPARED[type(node.ops[0])](), *node.ops[1:]]
         found.append(("comparison", made))
     elif isinstance(node, ast.BinOp) and type(node.op) in _COUNTED:
         if not (isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)):
-            made.op = _COUNTED[type(node.op)]()  # type: ignore[attr-defined]
+            made.op = _COUNTED[type(node.op)]()
             found.append(("arithmetic", made))
     elif isinstance(node, ast.BoolOp):
-        made.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()  # type: ignore[attr-defined]
+        made.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
         found.append(("and/or", made))
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
-        found.append(("sign", made.operand))  # type: ignore[attr-defined]
+        found.append(("sign", made.operand))
     elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
         other = node.value + 1 if type(node.value) is int else node.value * 2 or 1.0
         found.append(("constant", ast.Constant(other)))
@@ -78,76 +132,307 @@ def _changes(node: ast.AST) -> list[tuple[str, ast.AST]]:
     elif isinstance(node, ast.Name) and node.id in _NAMES and isinstance(node.ctx, ast.Load):
         found.append(("min/max", ast.Name(_NAMES[node.id], ast.Load())))
     elif isinstance(node, ast.Attribute) and node.attr in _NAMES:
-        made.attr = _NAMES[node.attr]  # type: ignore[attr-defined]
+        made.attr = _NAMES[node.attr]
         found.append(("min/max", made))
     elif isinstance(node, ast.If) and any(isinstance(each, ast.Raise) for each in node.body):
         found.append(("check left out", ast.If(ast.Constant(False), node.body, node.orelse)))
     return found
 
 
-def mutants(path: Path) -> list[tuple[int, str, str]]:
-    """Line, kind and whole text of every mutant of a file."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    told = {
-        id(n) for n in ast.walk(tree) if isinstance(n, (ast.Raise, ast.JoinedStr, ast.AnnAssign))
-    }
-    made: list[tuple[int, str, str]] = []
+@dataclass(frozen=True)
+class Mutant:
+    """One change: where it is, in which function (or whose name), and how it is made."""
 
-    def visit(holder: ast.AST, silent: bool) -> None:
+    own: str
+    line: int
+    kind: str
+    within: str
+    put: Callable[[], str]
+    """The whole text of the file with the change."""
+
+
+def _text(own: str) -> str:
+    return (SOURCE / own).read_text(encoding="utf-8")
+
+
+def mutants(own: str) -> list[Mutant]:
+    """Every mutant of a file of the package."""
+    tree = ast.parse(_text(own))
+    made: list[Mutant] = []
+    parts = SENSITIVITY.get(own)
+
+    def put(holder: Any, name: str, place: int | None, new: ast.AST) -> str:
+        old = getattr(holder, name)
+        if place is None:
+            setattr(holder, name, new)
+        else:
+            setattr(holder, name, [*old[:place], new, *old[place + 1 :]])
+        text = ast.unparse(ast.fix_missing_locations(tree))
+        setattr(holder, name, old)
+        return text
+
+    def visit(holder: ast.AST, within: tuple[str, ...], inside: bool) -> None:
         for name, value in ast.iter_fields(holder):
-            listed = value if isinstance(value, list) else [value]
-            for place, child in enumerate(listed):
-                if not isinstance(child, ast.AST):
-                    continue
+            for place, child in enumerate(value if isinstance(value, list) else [value]):
                 # Words of messages and annotations say nothing about a guarantee.
-                quiet = (
-                    silent
-                    or id(child) in told
+                if (
+                    not isinstance(child, ast.AST)
+                    or isinstance(child, (ast.Raise, ast.JoinedStr))
                     or name in ("annotation", "returns", "decorator_list")
-                )
-                for kind, other in () if quiet else _changes(child):
+                ):
+                    continue
+                names, deeper = within, inside
+                if not inside and isinstance(child, (ast.ClassDef, ast.FunctionDef)):
+                    names = (*within, child.name)
+                    deeper = isinstance(child, ast.FunctionDef)
+                elif not within and isinstance(child, ast.Assign):
+                    names = tuple(t.id for t in child.targets if isinstance(t, ast.Name))
+                path = ".".join(names)
+                wanted = parts is None or any(f"{path}.".startswith(f"{p}.") for p in parts)
+                for kind, other in _changes(child) if wanted else ():
                     new = ast.copy_location(other, child)
-                    if isinstance(value, list):
-                        value[place] = new
-                    else:
-                        setattr(holder, name, new)
-                    text = ast.unparse(ast.fix_missing_locations(tree))
-                    if isinstance(value, list):
-                        value[place] = child
-                    else:
-                        setattr(holder, name, child)
-                    made.append((getattr(child, "lineno", 0), kind, text))
-                visit(child, quiet)
+                    at = place if isinstance(value, list) else None
+                    made.append(
+                        Mutant(own, getattr(child, "lineno", 0), kind, path,
+                               lambda h=holder, n=name, a=at, o=new: put(h, n, a, o))
+                    )  # fmt: skip
+                visit(child, names, deeper)
 
-    visit(tree, False)
+    visit(tree, (), False)
     return made
 
 
-def killed(source: Path, tests: tuple[str, ...]) -> str:
-    """How a mutant ends: "killed", "survived" or "too long"; in a process of its own."""
-    child = os.fork()
-    if not child:
-        import pytest
+_PLAIN = (int, float, str, bytes, bool, tuple, frozenset, type(None))
 
-        os.setsid()
-        quiet = os.open(os.devnull, os.O_RDWR)
-        for channel in (0, 1, 2):
-            os.dup2(quiet, channel)
-        sys.path.insert(0, str(source))
-        os.environ["PYTHONPATH"] = str(source)
-        sys.modules.pop("mutants", None)
-        words = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
-        code = pytest.main([*words, *(str(ROOT / "tests" / each) for each in tests)])
-        os._exit(int(code))
+
+def _function(thing: Any) -> Any:
+    """The function behind a property, a class method or what keeps its answers."""
+    for name in ("fget", "func", "__func__", "__wrapped__"):
+        thing = getattr(thing, name, thing)
+    return thing if isinstance(thing, types.FunctionType) else None
+
+
+def graft(text: str, path: Path, module: Any) -> None:
+    """Put the code of a changed file into the loaded module, of which others hold parts already."""
+    fresh: dict[str, Any] = {"__name__": module.__name__, "__file__": str(path)}
+    loaded = dict(sys.modules)
+    scratch = types.ModuleType(module.__name__)
+    scratch.__dict__.update(fresh)
+    sys.modules[module.__name__] = scratch  # dataclasses look their module up
+    try:
+        exec(compile(text, str(path), "exec"), scratch.__dict__)
+    finally:
+        sys.modules.update({module.__name__: loaded[module.__name__]})
+    _graft(vars(scratch), module, module.__name__)
+
+
+def _graft(fresh: Any, live: Any, module: str) -> None:
+    for name, new in list(fresh.items()):
+        old = vars(live).get(name)
+        function, other = _function(old), _function(new)
+        if isinstance(old, type) and isinstance(new, type) and old.__module__ == module:
+            _graft(vars(new), old, module)
+        elif function is not None and other is not None and function.__module__ == module:
+            if function.__code__.co_filename != "<string>":
+                function.__code__ = other.__code__
+            if all(isinstance(each, _PLAIN) for each in other.__defaults__ or ()):
+                function.__defaults__ = other.__defaults__
+            for word, value in (other.__kwdefaults__ or {}).items():
+                if isinstance(value, _PLAIN):
+                    function.__kwdefaults__[word] = value
+        elif name.startswith("__") or repr(old) == repr(new) or type(old) is not type(new):
+            continue
+        elif isinstance(live, type):
+            if isinstance(new, _PLAIN):
+                setattr(live, name, new)
+        else:
+            for each in list(sys.modules.values()):
+                if each is not None and vars(each).get(name) is old:
+                    setattr(each, name, new)
+
+
+def _spent() -> float:
+    return sum(os.times()[:4])
+
+
+class _Watch:
+    """Tells of a test whether it failed, and ends a child at the first failure where asked to."""
+
+    def __init__(self, ends: bool) -> None:
+        self.ends, self.failed, self.skipped = ends, False, False
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.failed |= report.failed
+        self.skipped |= report.skipped
+        if report.failed and self.ends:
+            os._exit(1)
+
+
+def _session(name: str, folder: Path) -> Any:
+    """pytest with all tests of a file collected and none run."""
+    from _pytest.config import _prepareconfig
+    from _pytest.main import Session
+
+    words = ["-s", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist",
+             "--rootdir", str(ROOT), "--basetemp", str(folder)]  # fmt: skip
+    config = _prepareconfig([*words, str(ROOT / "tests" / name)])
+    config._do_configure()
+    session = Session.from_config(config)
+    config.hook.pytest_sessionstart(session=session)
+    session.perform_collect()
+    return session
+
+
+def _fewer_examples(session: Any) -> None:
+    from hypothesis import settings
+
+    for item in session.items:
+        own = getattr(item.obj, "_hypothesis_internal_use_settings", None)
+        if own is not None:
+            function = getattr(item.obj, "__func__", item.obj)
+            few = min(own.max_examples, EXAMPLES)
+            function._hypothesis_internal_use_settings = settings(own, max_examples=few)
+
+
+class _TooSlow(BaseException):
+    pass
+
+
+Sound = dict[str, tuple[float, list[str]]]
+
+
+def _sound(session: Any) -> Sound:
+    """Run each test on sound code: its seconds, and the functions of the package it enters."""
+    watch = _Watch(ends=False)
+    session.config.pluginmanager.register(watch)
+    entered: set[str] = set()
+    start = str(SOURCE)
+
+    def note(frame: Any, event: str, arg: Any) -> None:
+        code = frame.f_code
+        if code.co_filename.startswith(start):
+            entered.add(f"{code.co_filename}:{code.co_qualname.split('.<locals>')[0]}")
+
+    def stop(number: int, frame: Any) -> None:
+        raise _TooSlow
+
+    signal.signal(signal.SIGVTALRM, stop)
+    threading.settrace(note)
+    found: Sound = {}
+    for item, after in zip(session.items, [*session.items[1:], None], strict=True):
+        entered.clear()
+        watch.failed = watch.skipped = False
+        before = _spent()
+        sys.settrace(note)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 1.5 * QUICK)
+        try:
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+        except _TooSlow:
+            session._setupstate.teardown_exact(None)
+            watch.skipped = True
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        sys.settrace(None)
+        seconds = _spent() - before
+        if watch.skipped or seconds >= QUICK:
+            continue
+        if watch.failed:
+            raise SystemExit(f"{item.nodeid} fails on sound code")
+        found[item.nodeid] = (seconds, sorted(entered))
+    return found
+
+
+def _ended(child: int, seconds: float) -> int | None:
+    """The exit code of a child, or None where it had to be ended."""
     began = time.monotonic()
-    while time.monotonic() - began < SECONDS:
+    while time.monotonic() - began < seconds:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
-            return "survived" if os.waitstatus_to_exitcode(status) == 0 else "killed"
-        time.sleep(0.05)
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return "too long"
+    return None
+
+
+def _silent() -> None:
+    os.setsid()
+    quiet = os.open(os.devnull, os.O_RDWR)
+    for channel in (0, 1, 2):
+        os.dup2(quiet, channel)
+
+
+def tried(mutant: Mutant, session: Any, chosen: list[Any], limit: float) -> str:
+    """How a mutant ends: "killed", "survived" or "too long"; in a process of its own."""
+    text = mutant.put()
+    child = os.fork()
+    if not child:
+        _silent()
+        resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit)))
+        try:
+            name = "halfmask." + mutant.own.removesuffix(".py").replace("/", ".")
+            graft(text, SOURCE / mutant.own, importlib.import_module(name))
+            session.config.pluginmanager.register(_Watch(ends=True))
+            for item, after in zip(chosen, [*chosen[1:], None], strict=True):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    code = _ended(child, 40 * limit)
+    if code in (None, -signal.SIGXCPU, -signal.SIGKILL):
+        return "too long"
+    return "killed" if code else "survived"
+
+
+def _in_child(work: Callable[[], Any], seconds: float) -> Any:
+    """What `work` returns in a process of its own, as JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "answer.json"
+        child = os.fork()
+        if not child:
+            os.setsid()
+            try:
+                out.write_text(json.dumps(work()), encoding="utf-8")
+            except BaseException as error:
+                print(repr(error), file=sys.stderr, flush=True)
+                os._exit(1)
+            os._exit(0)
+        if _ended(child, seconds) != 0:
+            raise SystemExit("A file of tests could not be run on sound code.")
+        return json.loads(out.read_text(encoding="utf-8"))
+
+
+def _stage(name: str, alive: list[Mutant]) -> list[str]:
+    """How each mutant fares with one file of tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        session = _session(name, Path(folder) / "tests")
+        _fewer_examples(session)
+        sound: Sound = _in_child(lambda: _sound(session), 36_000.0)
+        quick = sorted(
+            (i for i in session.items if i.nodeid in sound), key=lambda i: sound[i.nodeid][0]
+        )
+        print(f"{name}: {len(alive)} mutants, {len(quick)} of {len(session.items)} tests are quick",
+              flush=True)  # fmt: skip
+
+        def end(mutant: Mutant, enough: float) -> str:
+            entry = f"{SOURCE / mutant.own}:{mutant.within}"
+            whole = _named(mutant) is None
+            chosen, total = [], 0.0
+            for item in quick:
+                seconds, entered = sound[item.nodeid]
+                if total + seconds <= enough and (whole or entry in entered):
+                    chosen.append(item)
+                    total += seconds
+            return tried(mutant, session, chosen, 4 + 3 * total) if chosen else "survived"
+
+        for own in {each.own for each in alive}:
+            same = Mutant(own, 0, "unchanged", "", partial(_text, own))
+            if end(same, ENOUGH / 4) != "survived":
+                raise SystemExit(f"{own} fails {name} unchanged")
+        found = []
+        for mutant in alive:
+            found.append(end(mutant, ENOUGH))
+            print(f"    {found[-1]}: {mutant.own}:{mutant.line}", file=sys.stderr, flush=True)
+        return found
 
 
 def main() -> int:
@@ -156,36 +441,48 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--file", help="only this file, such as accounting/gaussian.py")
     asked = parser.parse_args()
-    # What every mutant's tests import; halfmask itself is imported by each of them.
-    for name in ("pytest", "hypothesis", "scipy.stats", "scipy.special", "pyarrow", "pandas"):
-        __import__(name)
-    pool = []
-    for path in sorted(SOURCE.rglob("*.py")):
-        own = str(path.relative_to(SOURCE))
-        if path.stem in TESTS and path.parent.name != "cli" and asked.file in (None, own):
-            pool += [(path, *each) for each in mutants(path)]
-    chosen = random.Random(asked.seed).sample(pool, min(asked.count, len(pool)))
-    found: Counter[str] = Counter()
-    print(f"{len(pool)} mutants in all, {len(chosen)} tried", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        copied = Path(folder) / "src"
-        shutil.copytree(ROOT / "src", copied)
-        for path, line, kind, text in sorted(chosen, key=lambda each: (each[0], each[1])):
-            target = copied / "halfmask" / path.relative_to(SOURCE)
-            plain = target.read_text(encoding="utf-8")
-            target.write_text(text, encoding="utf-8")
-            end = killed(copied, TESTS[path.stem])
-            target.write_text(plain, encoding="utf-8")
-            found[end] += 1
-            if end == "survived":
-                where = path.relative_to(SOURCE)
-                words = path.read_text(encoding="utf-8").splitlines()[line - 1].strip()
-                print(f"survived: {where}:{line} ({kind}): {words}", flush=True)
-            print(f"    {dict(found)}", file=sys.stderr, flush=True)
-    tried = sum(found.values())
-    score = (tried - found["survived"]) / max(tried, 1)
-    print(f"{tried} mutants, {dict(found)}, score {score:.1%}")
+    pool = [each for own in FILES if asked.file in (None, own) for each in mutants(own)]
+    alive = random.Random(asked.seed).sample(pool, min(asked.count, len(pool)))
+    alive.sort(key=lambda each: (each.own, each.line))
+    tried_in_all = len(alive)
+    print(f"{len(pool)} mutants in all, {tried_in_all} tried", flush=True)
+    sys.path.insert(0, str(SOURCE.parent))
+    os.environ["PYTHONPATH"] = str(SOURCE.parent)
+    for heavy in ("pytest", "numpy", "scipy.stats", "scipy.fft", "pyarrow.compute", "hypothesis"):
+        importlib.import_module(heavy)
+    from hypothesis import HealthCheck, Phase, settings
+
+    settings.register_profile(
+        "mutants", database=None, derandomize=True, deadline=None, print_blob=False,
+        phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    settings.load_profile("mutants")
+    ends: Counter[str] = Counter()
+    for name, about in TESTS.items():
+        here = [each for each in alive if each.own in about]
+        if not here:
+            continue
+        found = _in_child(partial(_stage, name, here), 360_000.0)
+        gone = {id(each) for each, end in zip(here, found, strict=True) if end != "survived"}
+        ends.update(end for end in found if end != "survived")
+        alive = [each for each in alive if id(each) not in gone]
+        print(f"    {dict(ends)}, {len(alive)} alive", flush=True)
+    for each in alive:
+        words = _text(each.own).splitlines()[each.line - 1].strip()
+        print(f"survived: {each.own}:{each.line} ({each.kind}): {words}")
+    score = 1 - len(alive) / max(tried_in_all, 1)
+    print(f"{tried_in_all} mutants, {dict(ends)}, {len(alive)} survived, score {score:.1%}")
     return 0
+
+
+def _named(mutant: Mutant) -> Any:
+    """The function in which a mutant lies, or None where it lies in none."""
+    thing: Any = importlib.import_module(
+        "halfmask." + mutant.own.removesuffix(".py").replace("/", ".")
+    )
+    for name in mutant.within.split("."):
+        thing = vars(thing).get(name) if hasattr(thing, "__dict__") else None
+    return _function(thing)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
+import json
 import math
 from random import Random
 from typing import Any
@@ -119,6 +120,14 @@ def damaged_tree(rng: Random, tree: Any, most: int = 3) -> Any:
         else:
             holder[key] = rng.choice(([holder[key]], str(holder[key]), {"a": holder[key]}))
     return changed
+
+
+def json_bytes(value: Any) -> bytes:
+    """JSON text of it; of what nests too deeply to be written, brackets as deep as that."""
+    try:
+        return json.dumps(value, default=str).encode()
+    except RecursionError:
+        return b"[" * 5000 + b"]" * 5000
 
 
 def near(rng: Random, value: float) -> Any:

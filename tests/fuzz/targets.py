@@ -22,7 +22,16 @@ import pyarrow as pa
 import tomli_w
 from pyarrow import parquet
 
-from fuzz.mutate import NUMBERS, WORDS, damaged_bytes, damaged_tree, nasty, nested, toml_safe
+from fuzz.mutate import (
+    NUMBERS,
+    WORDS,
+    damaged_bytes,
+    damaged_tree,
+    json_bytes,
+    nasty,
+    nested,
+    toml_safe,
+)
 from halfmask.accounting.events import GaussianEvent, PoissonGaussianEvent, RandomisedResponseEvent
 from halfmask.accounting.ledger import Ledger, _sealed, parse_chain, parse_head
 from halfmask.data.reading import column_names, open_rows, read_frame
@@ -402,12 +411,12 @@ def resealed(rng: Random, line: bytes) -> bytes:
     stored = fields.pop("hash")
     changed = damaged_tree(rng, fields, 2)
     if not isinstance(changed, dict):
-        return json.dumps(changed, default=str).encode() + b"\n"
+        return json_bytes(changed) + b"\n"
     try:
         return _sealed({key: value for key, value in changed.items() if key != "hash"})
     except (ValueError, TypeError, AttributeError, RecursionError):
         changed["hash"] = stored
-        return json.dumps(changed, default=str).encode() + b"\n"
+        return json_bytes(changed) + b"\n"
 
 
 def rechained(lines: list[bytes]) -> tuple[list[bytes], bytes]:
@@ -549,7 +558,7 @@ class ModelFolder(Target):
         folder.mkdir(exist_ok=True)
         kind = rng.randrange(4)
         if kind < 2:
-            text = json.dumps(damaged_tree(rng, told), default=str).encode()
+            text = json_bytes(damaged_tree(rng, told))
         elif kind == 2:
             text = json.dumps(told).encode()
             packed = damaged_bytes(rng, packed, 3) if rng.random() < 0.5 else repacked(rng, arrays)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.mutate import NUMBERS, WORDS, damaged_bytes, damaged_tree, nasty, nested
+from fuzz.mutate import NUMBERS, WORDS, damaged_bytes, damaged_tree, json_bytes, nasty, nested
 from fuzz.targets import SECRET, Target, other_array, repacked, toml_bytes
 from halfmask.errors import HalfmaskError
 from halfmask.schema import Schema
@@ -360,8 +360,7 @@ class Memories(Target):
         path = rng.choice([*self.files, self.log])
         if path == self.log:
             line = {"time": "t", "query": "r", "asked": 3, "answered": ["u1"]}
-            text = b"\n".join(json.dumps(damaged_tree(rng, line), default=str).encode()
-                              for _ in range(3))  # fmt: skip
+            text = b"\n".join(json_bytes(damaged_tree(rng, line)) for _ in range(3))
             self.log.write_bytes(text if rng.random() < 0.7 else damaged_bytes(rng, text))
             assert answered_so_far(self.log) >= 0
             return

@@ -69,8 +69,10 @@ def _shares(roles: str, label: str, unit: bool) -> list[float]:
 def test_weights_that_are_not_scaled_down_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real = additive.row_weights
 
-    def careless(table: Any, relation: Any, mu: float, given: Any, shards: Any) -> Any:
-        weights, most, _ = real(table, relation, mu)
+    def careless(
+        table: Any, relation: Any, mu: float, given: Any, shards: Any, **stage: Any
+    ) -> Any:
+        weights, most, _ = real(table, relation, mu, **stage)
         return weights * given, most, float((weights * given).sum())
 
     monkeypatch.setattr(additive, "row_weights", careless)

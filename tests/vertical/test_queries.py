@@ -101,6 +101,25 @@ def test_a_folder_is_not_written_over_and_damage_is_named(files):
     assert "damaged" in predicted(files, "model", *rows_here(files)).stderr
 
 
+@pytest.mark.parametrize("huge", ["1" + "0" * 400, "-1" + "0" * 400, "1e400"])
+@pytest.mark.parametrize("name", ["weights", "intercept", "label_bounds"])
+def test_a_stored_number_beyond_all_floats_is_called_damage_when_it_is_read(tmp_path, name, huge):
+    """JSON's whole numbers have no end: 10^400 is one, and no float."""
+    model = VerticalModel(
+        method="experts", run="a", weights={"bank": 1.5}, intercept=0.5, rule="sum", label="cost",
+        classes=None, id="id", privacy={}, label_bounds=(0.25, 9.75),
+    )  # fmt: skip
+    model.save(tmp_path)
+    assert VerticalModel.load(tmp_path).label_bounds == (0.25, 9.75)
+    stored = tmp_path / "vertical.json"
+    old = {"weights": "1.5", "intercept": "0.5", "label_bounds": "9.75"}[name]
+    whole = stored.read_text("utf-8")
+    assert whole.count(old) == 1
+    stored.write_text(whole.replace(old, huge), "utf-8")
+    with pytest.raises(DataError, match="The model is damaged"):
+        VerticalModel.load(tmp_path)
+
+
 def organisations(folder, *, method="experts", noise="none", queries="[queries]\nmost = 1000\n"):
     for name in NAMES:
         (folder / f"{name}.toml").write_text(

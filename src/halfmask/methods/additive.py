@@ -59,6 +59,8 @@ _COMPARISON = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
 _NORMAL = 0.2
 _STEEPEST = 1.5
 _BLURRED = 0.5
+# How far the mean of a score may lie from where noisy counts put it, in parts of its spread.
+_OFF_CENTRE = 0.3
 # How far labels of rows of large units may lie from those of others: classes, and numbers in parts
 # of half their range.
 _SKEW, _SKEW_OF_NUMBERS = 0.3, 0.05
@@ -929,8 +931,9 @@ class AdditiveRun:
         units, moves = comparison_moves(short, long, number=self._number, cut=self._cut)
         noisy = self._comparison_stage.release(sums / units, moves) * units
         noise = self._comparison_stage.noise(moves) * units
-        mean = float(np.clip(noisy[2] / self._even_n, -long, long))
         believed, doubted = (spread / unit) ** 2, (own / unit) ** 2
+        mean = float(np.clip(noisy[2] / self._even_n, -long, long))
+        mean *= _kept_of(_OFF_CENTRE * math.sqrt(believed), float(noise[2] / self._even_n))
         told = float(noisy[3] / self._even_n) - mean**2 - believed
         heard = doubted**2 / (doubted**2 + float(noise[3] / self._even_n) ** 2)
         variance = max(believed + heard * told, believed - doubted, 0.02 * believed, 1e-6)
@@ -955,7 +958,7 @@ class AdditiveRun:
         # Where the scores are given up, the offset alone is left: it needs no shift.
         shift = min(max(shift, -3 * self._off), 3 * self._off) * min(used, 1.0)
         if self._number:
-            right = missed / unit - used * mean * _kept_of(short, float(noise[2] / self._even_n))
+            right = missed / unit - used * mean
             shift += _kept_of(_OFF_BY_CUT, self._base_doubt / unit) * (right - shift)
         self.details["slope"] = {
             "estimate": slope,

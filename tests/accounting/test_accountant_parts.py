@@ -1,0 +1,480 @@
+"""Each part of the accountant against a calculation of its own, done another way."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import binom, norm
+
+from halfmask.accounting import accountant, calibrate
+from halfmask.accounting.accountant import Composition, Direction, LossDistribution
+from halfmask.accounting.budget import MARGIN, Budget, printed, printed_room, round_up
+from halfmask.accounting.events import (
+    GaussianEvent,
+    PoissonGaussianEvent,
+    RandomisedResponseEvent,
+    counted,
+    covers,
+    unsampled,
+)
+from halfmask.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from halfmask.errors import AccountingError
+
+Floats = NDArray[np.float64]
+SIDES: tuple[Direction, ...] = ("remove", "add", "replace")
+
+
+def densities(x: Floats, noise: float, rate: float, side: Direction) -> tuple[Floats, Floats]:
+    """(P, Q) of one sampled release, as docs/proofs/poisson_gaussian.md has them."""
+
+    def mixture(shift: float) -> Floats:
+        return (1 - rate) * norm.pdf(x, 0, noise) + rate * norm.pdf(x, shift, noise)
+
+    plain = norm.pdf(x, 0, noise)
+    pairs = {"remove": (mixture(1), plain), "add": (plain, mixture(1))}
+    return pairs.get(side, (mixture(1), mixture(-1)))
+
+
+def grid(noise: float) -> tuple[Floats, float]:
+    x = np.linspace(-2 - 14 * noise, 2 + 14 * noise, 40_001)
+    return x, float(x[1] - x[0])
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    ("noise", "rate"), [(1.0, 1 / 16), (0.4, 0.3), (0.11, 0.02), (5.0, 0.9), (2.0, 1.0)]
+)
+def test_the_curve_of_a_sampled_release_is_its_integral(
+    noise: float, rate: float, side: Direction
+) -> None:
+    x, width = grid(noise)
+    first, second = densities(x, noise, rate, side)
+    at = np.array([0.0, 0.01, 0.3, 0.99, 1.0, 1.7, 4.0])
+    found = accountant._sampled_delta(at, noise, rate, side)
+    for value, one in zip(found, at, strict=True):
+        exact = float(np.maximum(first - math.exp(one) * second, 0).sum() * width)
+        assert value == pytest.approx(exact, rel=2e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(("noise", "rate"), [(1.0, 1 / 16), (0.4, 0.3), (3.0, 1.0)])
+def test_spread_and_reach_are_those_of_the_loss(noise: float, rate: float, side: Direction) -> None:
+    x, width = grid(noise)
+    first, second = densities(x, noise, rate, side)
+    kept = (first > 0) & (second > 0)
+    loss, mass = np.log(first[kept] / second[kept]), first[kept] * width
+    spread, reach = accountant.loss_moments(noise, rate, side)
+    mean = float(mass @ loss)
+    assert spread == pytest.approx(math.sqrt(float(mass @ (loss - mean) ** 2)), rel=1e-4)
+
+    def loss_at(at: float) -> float:
+        p, q = densities(np.array([at]), noise, rate, side)
+        return float(np.log(p / q)[0])
+
+    # Eleven standard deviations beyond the mean, on the side of the larger loss.
+    ends = (-11 * noise, 1 + 11 * noise) if side != "replace" else (-1 - 11 * noise, 1 + 11 * noise)
+    assert reach == pytest.approx(max(abs(loss_at(end)) for end in ends), rel=1e-9)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_connected_dots_lie_on_the_curve_and_above_it_between(side: Direction) -> None:
+    noise, rate, interval = 0.8, 0.2, 0.05
+    made = accountant.gaussian_losses(
+        noise=noise, rate=rate, count=3, direction=side, interval=interval
+    )
+    assert made.count == 3
+    assert made.probabilities.sum() + made.infinity_mass == pytest.approx(1, abs=1e-8)
+    assert 0 <= made.infinity_mass < 1e-26
+    losses = made.indices * interval
+    assert losses[0] <= -accountant._reach(noise, rate, accountant._REVERSE[side])
+    assert losses[-1] >= accountant._reach(noise, rate, side)
+    x, width = grid(noise)
+    first, second = densities(x, noise, rate, side)
+    dots = interval * np.arange(-20, 41)
+    exact = [float(np.maximum(first - math.exp(at) * second, 0).sum() * width) for at in dots]
+    for at in (*dots, *(dots[:-1] + interval / 3)):
+        mine = float(made.probabilities @ np.maximum(-np.expm1(at - losses), 0))
+        # Straight lines in e^ε, which lie above a convex curve.
+        lined = np.interp(math.exp(at), np.exp(dots), exact)
+        assert mine == pytest.approx(float(lined), abs=1e-6)
+
+
+def test_randomised_response_has_the_losses_of_its_table() -> None:
+    made = accountant.randomised_response_losses(epsilon=1.5, categories=4, count=7, interval=0.15)
+    total = math.exp(1.5) + 3
+    expected = {10: math.exp(1.5) / total, 0: 2 / total, -10: 1 / total}
+    assert made.count == 7
+    assert made.infinity_mass == pytest.approx(0, abs=1e-12)
+    for index, chance in zip(made.indices, made.probabilities, strict=True):
+        assert chance == pytest.approx(expected.get(int(index), 0.0), rel=1e-7, abs=1e-7)
+
+
+def test_the_grid_is_as_fine_as_the_composed_loss_needs() -> None:
+    one = accountant.grid_interval([(0.5, 3.0, 1)])
+    assert one == pytest.approx(0.01 * 0.5)
+    many = accountant.grid_interval([(0.5, 3.0, 900)])
+    assert many == pytest.approx(0.02 * 0.5)
+    both = accountant.grid_interval([(0.3, 3.0, 1), (0.4, 3.0, 1)])
+    assert both == pytest.approx(0.01 * 0.5)
+    # No more bins than fit, and never nothing.
+    assert accountant.grid_interval([(1e-9, 3.0, 1)]) == pytest.approx(6.0 / 2**19)
+    assert accountant.grid_interval([(0.0, 0.0, 1)]) == 1e-12
+
+
+def two_losses(chance: float, count: int, interval: float = 1.0) -> LossDistribution:
+    return LossDistribution(
+        interval=interval, lower=0, probabilities=np.array([1 - chance, chance]),
+        infinity_mass=0.0, count=count,
+    )  # fmt: skip
+
+
+def test_moments_of_a_composition_are_those_of_a_binomial() -> None:
+    made = Composition([two_losses(0.3, 20, 0.5), two_losses(0.3, 5, 0.5)])
+    theta = 0.7
+    factor = 0.7 + 0.3 * math.exp(theta * 0.5)
+    assert made._log_moment(theta) == pytest.approx(25 * math.log(factor), rel=1e-12)
+    tilted = 0.3 * math.exp(theta * 0.5) / factor
+    mean, variance = made._tilted_moments(theta)
+    assert mean == pytest.approx(25 * tilted * 0.5, rel=1e-12)
+    assert variance == pytest.approx(25 * tilted * (1 - tilted) * 0.25, rel=1e-12)
+
+
+@pytest.mark.parametrize("theta", [0.1, 1.0, 7.0])
+def test_chernoffs_bound_has_the_highest_point_of_its_curve(theta: float) -> None:
+    y = np.linspace(1e-6, 40, 400_001)
+    highest = float(np.max(np.log(-np.expm1(-y)) - theta * y))
+    assert accountant._log_peak(theta) == pytest.approx(highest, abs=1e-6)
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.4, 2.0])
+def test_the_window_leaves_out_no_more_than_it_says(theta: float) -> None:
+    made = Composition([two_losses(0.1, 5_000)])
+    low, high = made._window(theta)
+    tilted = 0.1 * math.exp(theta) / (0.9 + 0.1 * math.exp(theta))
+    spread = math.sqrt(5_000 * tilted * (1 - tilted))
+    assert binom.logsf(high, 5_000, tilted) <= -46
+    assert binom.logcdf(low - 1, 5_000, tilted) <= -46
+    assert high - low <= 25 * spread
+
+
+def test_delta_of_a_composition_is_that_of_a_binomial() -> None:
+    made = Composition([two_losses(0.2, 30, 0.3)])
+    losses = 0.3 * np.arange(31)
+    mass = binom.pmf(np.arange(31), 30, 0.2)
+    for at in (1.0, 2.05, 3.0, 4.5, 7.0):
+        exact = float(mass @ np.maximum(-np.expm1(at - losses), 0))
+        assert exact <= made.delta(at) <= exact * (1 + 2e-6) + 1e-18
+        found = made.epsilon(exact)
+        assert at - 1e-9 <= found <= at + 1e-5
+
+
+def test_what_is_cut_off_counts_as_lost_in_every_step() -> None:
+    part = LossDistribution(
+        interval=1.0, lower=0, probabilities=np.array([0.7, 0.299]), infinity_mass=1e-3, count=4
+    )
+    made = Composition([part, part])
+    assert made.delta(100.0) == pytest.approx(8e-3, rel=1e-9)
+    with pytest.raises(AccountingError, match="larger delta"):
+        made.epsilon(8e-3)
+    assert made.epsilon(9e-3) <= 8.0
+
+
+def test_grids_that_differ_are_not_composed() -> None:
+    with pytest.raises(AccountingError, match="different grids"):
+        Composition([two_losses(0.2, 3, 0.3), two_losses(0.2, 3, 0.31)])
+
+
+@pytest.mark.parametrize("steps", [10**9, 10**9 + 1])
+def test_a_billion_steps_is_the_most(steps: int) -> None:
+    if steps == 10**9:
+        Composition([two_losses(0.2, steps)])
+    else:
+        with pytest.raises(AccountingError, match="at most"):
+            Composition([two_losses(0.2, steps)])
+
+
+def test_the_crossing_has_the_delta_that_was_asked_for() -> None:
+    rng = np.random.default_rng(5)
+    losses = 0.1 * np.arange(-20, 41)
+    chances = rng.dirichlet(np.ones(61))
+    for at in (0.0, 0.02, 0.35, 1.0, 2.71):
+        target = accountant._hockey_stick(losses, chances, at)
+        found = accountant._crossing(losses, chances, target, 0.0)
+        assert found == pytest.approx(at, abs=1e-9)
+        exact = float(chances @ np.maximum(-np.expm1(at - losses), 0))
+        assert target == pytest.approx(exact, rel=1e-12)
+
+
+def sampled(noise: float, rate: float, steps: int, kind: str = "general") -> PoissonGaussianEvent:
+    return PoissonGaussianEvent(
+        noise_multiplier=noise, rate=rate, steps=steps, contribution=kind  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_equal_events_are_added_up_and_gaussians_by_their_squares() -> None:
+    answers = RandomisedResponseEvent(epsilon=1.0, categories=3, count=2)
+    events = [
+        GaussianEvent(replace=0.3, withhold=0.1, count=2),
+        sampled(2.0, 0.5, 3),
+        sampled(4.0, 1.0, 5),
+        sampled(2.0, 0.5, 4),
+        sampled(2.0, 0.5, 1, "label"),
+        sampled(4.0, 1.0, 2, "label"),
+        answers,
+        answers,
+        RandomisedResponseEvent(epsilon=1.0, categories=4),
+    ]
+    first, *rest = accountant._merge(events)
+    assert isinstance(first, GaussianEvent)
+    assert first.count == 1
+    replaced = 2 * 0.3**2 + 5 * (2 / 4) ** 2 + 2 * 2 / 16
+    assert math.sqrt(replaced) <= first.replace <= math.sqrt(replaced) * (1 + 1e-14)
+    withheld = 2 * 0.1**2 + 7 / 16
+    assert math.sqrt(withheld) <= first.withhold <= math.sqrt(withheld) * (1 + 1e-14)
+    assert rest == [
+        sampled(2.0, 0.5, 7),
+        sampled(2.0, 0.5, 1, "label"),
+        RandomisedResponseEvent(epsilon=1.0, categories=3, count=4),
+        RandomisedResponseEvent(epsilon=1.0, categories=4),
+    ]
+    assert accountant._merge(events[::-1]) == (first, *rest)
+
+
+def test_a_release_that_one_relation_alone_sees_is_kept() -> None:
+    for names in ({"replace": 1.0, "withhold": 0.0}, {"replace": 0.0, "withhold": 1.0}):
+        assert len(accountant._merge([GaussianEvent(**names)])) == 1
+    with pytest.raises(AccountingError, match="hardly any noise"):
+        accountant._merge([GaussianEvent(replace=1e200, withhold=1.0)])
+    with pytest.raises(AccountingError, match="hardly any noise"):
+        accountant._merge([GaussianEvent(replace=1.0, withhold=1e200)])
+
+
+@pytest.mark.parametrize(("relation", "mu"), [("replace", 2 / 3), ("withhold", 1 / 3)])
+def test_without_sampling_squares_and_pure_epsilons_add_up(relation: str, mu: float) -> None:
+    events = (
+        GaussianEvent(replace=0.5, withhold=0.5, count=3),
+        sampled(3.0, 0.1, 4),
+        RandomisedResponseEvent(epsilon=0.7, categories=2, count=5),
+    )
+    square, pure = accountant._without_sampling(events, relation)  # type: ignore[arg-type]
+    assert square == pytest.approx(math.sqrt(0.75 + 4 * mu**2))
+    assert pure == pytest.approx(3.5)
+    label = (sampled(3.0, 0.1, 4, "label"),)
+    wanted = 2 * (math.sqrt(2) / 3 if relation == "replace" else 1 / 3)
+    assert accountant._without_sampling(label, relation) == pytest.approx((wanted, 0.0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("relation", "mu"), [("replace", 2 / 3), ("withhold", 1 / 3)])
+def test_total_variations_add_up_and_sampling_multiplies_by_its_rate(
+    relation: str, mu: float
+) -> None:
+    def apart(ratio: float) -> float:
+        return 2 * float(norm.cdf(ratio / 2)) - 1
+
+    event = GaussianEvent(replace=0.5, withhold=0.25, count=3)
+    answers = RandomisedResponseEvent(epsilon=0.7, categories=5, count=2)
+    whole = apart(math.sqrt(3) * getattr(event, relation)) + 4 * 0.1 * apart(mu)
+    whole += 2 * (math.exp(0.7) - 1) / (math.exp(0.7) + 4)
+    events = (event, sampled(3.0, 0.1, 4), answers)
+    found = accountant._total_variation(events, relation)  # type: ignore[arg-type]
+    assert found == pytest.approx(whole, rel=1e-9)
+
+
+def test_noise_below_a_thousandth_is_bounded_as_if_nothing_were_sampled() -> None:
+    assert accountant._hardly_any_noise((sampled(9.9e-4, 0.1, 1),))
+    assert not accountant._hardly_any_noise((sampled(1e-3, 0.1, 1),))
+    event = sampled(9.9e-4, 0.1, 2)
+    for relation, factor in (("replace", 2.0), ("withhold", 1.0)):
+        mu = math.sqrt(2) * factor / 9.9e-4
+        found = accountant.epsilon([event], delta=1e-5, relation=relation)  # type: ignore[arg-type]
+        assert found == pytest.approx(gaussian_epsilon(mu, 1e-5), rel=1e-9)
+
+
+def test_delta_of_gaussians_is_the_closed_form() -> None:
+    events = [GaussianEvent(replace=0.6, withhold=0.3), GaussianEvent(replace=0.8, withhold=0.4)]
+    for relation, mu in (("replace", 1.0), ("withhold", 0.5)):
+        for at in (0.0, 0.5, 2.0):
+            found = accountant.delta(events, epsilon=at, relation=relation)  # type: ignore[arg-type]
+            assert found == pytest.approx(gaussian_delta(mu, at), rel=1e-9)
+    for bad in (-0.1, math.inf, math.nan):
+        with pytest.raises(AccountingError, match="epsilon"):
+            accountant.delta(events, epsilon=bad, relation="replace")
+
+
+def test_each_relation_composes_its_own_pairs() -> None:
+    general, label = sampled(2.0, 0.1, 3), sampled(2.0, 0.1, 3, "label")
+    plain = GaussianEvent(replace=0.5, withhold=0.25)
+    merged = (plain, general, label)
+    assert accountant._gaussians(merged, "replace", "replace") == [
+        (2.0, 1.0, 1, "remove"),
+        (2.0, 0.1, 3, "replace"),
+        (2.0, 0.1, 3, "remove"),
+        (2.0, 0.1, 3, "add"),
+    ]
+    assert accountant._gaussians(merged, "withhold", "add") == [
+        (4.0, 1.0, 1, "remove"),
+        (2.0, 0.1, 3, "add"),
+        (2.0, 0.1, 3, "add"),
+    ]
+    unseen = (GaussianEvent(replace=0.5, withhold=0.0),)
+    assert accountant._gaussians(unseen, "withhold", "remove") == []
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.inf, math.nan])
+def test_a_ratio_that_is_none_has_no_epsilon(bad: float) -> None:
+    with pytest.raises(AccountingError, match="ratio"):
+        gaussian_epsilon(bad, 1e-5)
+
+
+def test_no_information_costs_nothing_and_delta_may_cover_all() -> None:
+    assert gaussian_delta(0.0, 0.0) == 0
+    assert gaussian_epsilon(0.0, 1e-5) == 0
+    assert gaussian_epsilon(0.1, 0.5) == 0
+    assert gaussian_delta(1e9, 0.0) == 1
+
+
+@pytest.mark.parametrize("target", [0.5, 1e-3, 1e-9])
+@pytest.mark.parametrize("mu", [0.03, 1.0, 40.0])
+def test_the_least_epsilon_is_the_least(mu: float, target: float) -> None:
+    found = gaussian_epsilon(mu, target)
+    assert gaussian_delta(mu, found) <= target
+    if found:
+        assert gaussian_delta(mu, found * (1 - 1e-9)) > target
+    largest = gaussian_mu(2.0, target)
+    assert gaussian_delta(largest, 2.0) <= target < gaussian_delta(largest * (1 + 1e-9), 2.0)
+
+
+def test_numbers_are_printed_rounded_against_their_owner() -> None:
+    assert printed(1.234511) == "1.2346"
+    assert printed_room(1.234589) == "1.2345"
+    assert printed(0.00123451) == "0.0012346"
+    assert printed(123451.0) == "1.2346e+05"
+    assert printed(0.0) == "0"
+    assert round_up(math.inf) == math.inf
+
+
+def test_a_budget_keeps_a_hair_and_scales_by_mu() -> None:
+    budget = Budget(epsilon=2.0, delta=1e-6, relation="withhold")
+    assert MARGIN == 1e-9
+    assert budget.mu == pytest.approx(gaussian_mu(2.0, 1e-6) * (1 - 1e-9), rel=1e-13)
+    half = budget.scaled(0.5)
+    assert (half.delta, half.relation) == (1e-6, "withhold")
+    assert half.mu == pytest.approx(0.5 * budget.mu, rel=1e-8)
+    small, large = budget.split(0.2)
+    assert small.mu**2 == pytest.approx(0.2 * budget.mu**2, rel=1e-7)
+    assert large.mu**2 == pytest.approx(0.8 * budget.mu**2, rel=1e-7)
+
+
+def test_events_take_the_ends_of_their_ranges_and_nothing_beyond() -> None:
+    GaussianEvent(replace=0.0, withhold=0.0, count=0)
+    sampled(1e-300, 0.0, 0)
+    sampled(1.0, 1.0, 1)
+    RandomisedResponseEvent(epsilon=0.0, categories=2, count=0)
+    wrong = [
+        lambda: GaussianEvent(replace=-1e-9, withhold=0.0),
+        lambda: GaussianEvent(replace=0.0, withhold=math.inf),
+        lambda: GaussianEvent(replace=1.0, withhold=1.0, count=-1),
+        lambda: GaussianEvent(replace=1.0, withhold=1.0, count=True),
+        lambda: sampled(0.0, 0.5, 1),
+        lambda: sampled(math.inf, 0.5, 1),
+        lambda: sampled(1.0, -1e-9, 1),
+        lambda: sampled(1.0, 1 + 1e-9, 1),
+        lambda: sampled(1.0, 0.5, -1),
+        lambda: sampled(1.0, 0.5, 1, "other"),
+        lambda: RandomisedResponseEvent(epsilon=-1e-9, categories=2),
+        lambda: RandomisedResponseEvent(epsilon=math.inf, categories=2),
+        lambda: RandomisedResponseEvent(epsilon=1.0, categories=1),
+        lambda: RandomisedResponseEvent(epsilon=1.0, categories=2, count=-1),
+    ]
+    for make in wrong:
+        with pytest.raises(AccountingError, match="Expected"):
+            make()
+
+
+def test_what_was_paid_covers_its_like_exactly() -> None:
+    paid = [GaussianEvent(replace=0.6, withhold=0.3), sampled(2.0, 0.1, 5)]
+    halves = [GaussianEvent(replace=0.3, withhold=0.15, count=4)]
+    assert covers(paid, halves)
+    assert not covers(paid, [GaussianEvent(replace=0.3, withhold=0.15, count=5)])
+    assert not covers(paid, [GaussianEvent(replace=0.3, withhold=0.31)])
+    assert covers(paid, [sampled(2.0, 0.1, 2), sampled(2.0, 0.1, 3)])
+    assert not covers(paid, [sampled(2.0, 0.1, 2), sampled(2.0, 0.1, 4)])
+    assert not covers(paid, [sampled(2.0, 0.2, 1)])
+    answers = RandomisedResponseEvent(epsilon=1.0, categories=2, count=2)
+    assert not covers(paid, [answers])
+    assert covers([answers], [RandomisedResponseEvent(epsilon=1.0, categories=2)] * 2)
+    assert not covers([answers], [RandomisedResponseEvent(epsilon=1.0, categories=2)] * 3)
+    assert unsampled([paid[0], sampled(2.0, 1.0, 1)])
+    assert not unsampled([paid[0], sampled(2.0, 0.9, 1)])
+    assert not unsampled([answers])
+    assert counted(["a", "b", "b", "a"]) == "a; b (2 times); a"
+
+
+@pytest.mark.parametrize("guess", [1e-3, 0.9, 2.0, 2.2, 5e4])
+@pytest.mark.parametrize("power", [0.5, 1.0, 3.0])
+def test_a_search_ends_within_its_tolerance_and_on_the_safe_side(
+    guess: float, power: float
+) -> None:
+    asked: list[float] = []
+
+    def cost(noise: float) -> float:
+        asked.append(noise)
+        return noise**-power
+
+    found = calibrate._falling_root(cost, 0.5, guess, least=0.0)
+    assert found is not None
+    assert 0.5 * (1 - 5e-4) <= cost(found) <= 0.5
+    assert len(asked) < 40
+
+
+def test_a_search_for_what_is_not_there_ends() -> None:
+    assert calibrate._falling_root(lambda _: 2.0, 0.5, 1.0, least=0.0) is None
+    # Free at any noise: as little as is looked for.
+    found = calibrate._falling_root(lambda _: 0.0, 0.5, 1.0, least=0.0)
+    assert found is not None
+    assert 1e-8 < found < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("relation", "kind", "factor"),
+    [("replace", "general", 2.0), ("replace", "label", math.sqrt(2)), ("withhold", "label", 1.0)],
+)
+def test_noise_of_whole_batches_is_the_closed_form(relation: str, kind: str, factor: float) -> None:
+    budget = Budget(epsilon=1.5, delta=1e-6, relation=relation)  # type: ignore[arg-type]
+    found = calibrate.noise_multiplier(budget, rate=1.0, steps=9, contribution=kind)  # type: ignore[arg-type]
+    assert found == pytest.approx(factor * 3 / gaussian_mu(1.5, 1e-6), rel=1e-9)
+
+
+@pytest.mark.parametrize(("rate", "steps"), [(0.0, 1), (1.1, 1), (-0.1, 1), (0.5, 0)])
+def test_steps_that_are_none_have_no_noise(rate: float, steps: int) -> None:
+    with pytest.raises(AccountingError, match="Expected"):
+        calibrate.noise_multiplier(Budget(epsilon=1.0, delta=1e-6), rate=rate, steps=steps)
+
+
+@pytest.mark.parametrize("noise", [2.0, 8.3, 51.0])
+def test_the_most_whole_batches_are_the_most(noise: float) -> None:
+    budget = Budget(epsilon=1.0, delta=1e-6)
+    found = calibrate.most_steps(budget, rate=1.0, noise_multiplier=noise)
+    exact = (noise * gaussian_mu(1.0, 1e-6) / 2) ** 2
+    assert found == math.floor(exact)
+
+
+def test_guesses_between_two_counts_stay_between_them() -> None:
+    for low, high, below, above in ((10, 12, 1.0, 1.2), (10, 1000, 1.0, 9.0), (1, 2**40, 0.0, 3.0)):
+        for target in (1.0, 1.1, 2.0, 8.99):
+            assert low < calibrate._between(low, high, below, above, target) < high
+    # A cost that is the root of the steps is met at once.
+    assert calibrate._between(100, 10_000, 10.0, 100.0, 30.0) == pytest.approx(900, abs=1)
+
+
+@pytest.mark.parametrize("relation", ["replace", "withhold"])
+def test_the_first_guess_has_the_spread_of_the_gaussian_that_is_wanted(relation: str) -> None:
+    noise = calibrate._guess(0.8, 0.1, 25, relation, "general")  # type: ignore[arg-type]
+    side: Direction = "replace" if relation == "replace" else "remove"
+    assert accountant.loss_moments(noise, 0.1, side)[0] == pytest.approx(0.16, rel=0.02)
+    both = calibrate._guess(0.8, 0.1, 25, "replace", "label")
+    sides = [accountant.loss_moments(both, 0.1, s)[0] for s in ("remove", "add")]  # type: ignore[arg-type]
+    assert math.hypot(*sides) == pytest.approx(0.16, rel=0.02)

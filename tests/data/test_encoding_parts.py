@@ -1,0 +1,318 @@
+"""Codings and grids of single columns, written out by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from halfmask.data import encoding
+from halfmask.data.encoding import (
+    Bins,
+    Cells,
+    Grid,
+    Levels,
+    Scaled,
+    coding_from_json,
+    declared,
+    declared_grid,
+    even_parts,
+    grid_from_json,
+    learnt,
+    learnt_both,
+    learnt_grid,
+    level_codes,
+    same_levels,
+)
+from halfmask.errors import DataError, SchemaError
+from halfmask.schema import DEFAULT_BINS, Column
+
+
+def number(role: str = "private", **how: Any) -> Column:
+    return Column("x", role, "number", **how)  # type: ignore[arg-type]
+
+
+def test_a_declaration_alone_gives_the_coding() -> None:
+    assert declared(number(bounds=(0.0, 10.0), bins=4)) == Bins(edges=(2.5, 5.0, 7.5))
+    assert declared(number(bounds=(-2.0, 6.0), bins=0)) == Scaled(low=-2.0, high=6.0)
+    default = declared(number(bounds=(0.0, 1.0)))
+    assert isinstance(default, Bins)
+    assert default.width == DEFAULT_BINS + 1
+    assert declared(number("public")) is None
+    assert declared(Column("x", "public", "category")) is None
+    named = declared(Column("x", "private", "category", categories=("a", "b")))
+    assert named == Levels(levels=("a", "b"))
+    assert declared(Column("x", "private", "bool")) == Levels(levels=("false", "true"))
+    dated = declared(Column("x", "private", "date", bounds=("1970-01-01", "1970-01-03"), bins=2))
+    assert dated == Bins(edges=(86400.0,), unit="date")
+
+
+def test_widths_and_names_of_a_coding() -> None:
+    bins = Bins(edges=(2.5, 5.0))
+    assert bins.width == 4
+    assert bins.names("x") == ["x=..2.5", "x=2.5..5", "x=5..", "x=<missing>"]
+    levels = Levels(levels=("a", "b"))
+    assert levels.width == 4
+    assert levels.names("x") == ["x=a", "x=b", "x=<other>", "x=<missing>"]
+    assert Scaled(low=0.0, high=1.0).width == 2
+    assert Scaled(low=0.0, high=1.0).names("x") == ["x", "x=<missing>"]
+    dated = Bins(edges=(86400.0,), unit="date").names("x")
+    assert "1970-01-02" in dated[0]
+    assert "1970-01-02" in dated[1]
+
+
+def test_a_scaled_number_stays_within_one_and_a_missing_one_is_zero() -> None:
+    coding = Scaled(low=-2.0, high=6.0)
+    values = np.array([-2.0, 2.0, 6.0, -10.0, 99.0, math.inf, math.nan, 0.0])
+    assert coding.scaled(values).tolist() == [-1.0, 0.0, 1.0, -1.0, 1.0, 1.0, 0.0, -0.5]
+    assert coding.unscaled(np.array([-1.0, 0.0, 1.0, 0.5])).tolist() == [-2.0, 2.0, 6.0, 4.0]
+    assert Scaled(low=3.0, high=3.0).scaled(values).tolist() == [0.0] * 8
+    huge = Scaled(low=-1.7e308, high=1.7e308).scaled(np.array([-1.7e308, 0.0, 1.7e308]))
+    assert huge.tolist() == [-1.0, 0.0, 1.0]
+
+
+def test_levels_are_followed_by_other_and_missing() -> None:
+    table = pa.table({"x": ["b", "z", None, "a"]})
+    assert Levels(levels=("a", "b")).codes(table, "x").tolist() == [1, 2, 3, 0]
+
+
+def test_bins_of_the_schema_are_the_grid_with_middles_for_values() -> None:
+    grid = declared_grid(number(bounds=(0.0, 10.0), bins=4))
+    assert grid == Grid(edges=(2.5, 5.0, 7.5), values=(0.0, 3.75, 6.25, 10.0))
+    assert grid.width == 5
+
+
+@pytest.mark.parametrize(("high", "parts"), [(10, 3), (24, 1), (64, 1), (1, 24), (5, 5)])
+def test_close_whole_bounds_have_a_level_around_each_whole_number(high: int, parts: int) -> None:
+    grid = declared_grid(number(bounds=(-3.0, float(high - 3))))
+    assert isinstance(grid, Grid)
+    values, edges = np.array(grid.values), np.array(grid.edges)
+    assert np.allclose(values, -3 + np.arange(high * parts + 1) / parts)
+    assert np.allclose(edges, (values[1:] + values[:-1]) / 2)
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 65.0), (0.5, 1.5), (2.0, 900.0)])
+def test_other_bounds_have_equal_parts_and_finer_ones_at_the_lower_end(
+    bounds: tuple[float, float],
+) -> None:
+    low, high = bounds
+    grid = declared_grid(number(bounds=bounds))
+    assert isinstance(grid, Grid)
+    edges, part = np.array(grid.edges), (high - low) / 64
+    assert low < edges[0]
+    assert edges[-1] < high
+    assert (np.diff(edges) > 0).all()
+
+    def has(edge: float) -> bool:
+        return bool(np.isclose(edges, edge, rtol=1e-12, atol=1e-13 * (high - low)).any())
+
+    for step in range(1, 64):
+        assert has(low + step * part)
+    for distance in (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2):
+        assert has(low + distance * part)
+        assert has(high - distance * part)
+    # Eight to a doubling from half a part on, from the lower end alone.
+    for distance in (9 / 16, 5 / 8, 1.125, 2.25, 4.5, 7.5):
+        assert has(low + distance * part)
+    assert not has(high - 1.125 * part)
+    assert not has(low + 8.5 * part)
+    # Ends have levels of their own.
+    assert edges[0] == pytest.approx(low + 1e-9 * (high - low), rel=1e-12)
+    assert edges[-1] == pytest.approx(high - 1e-9 * (high - low), rel=1e-12)
+    assert grid.values[0] == low
+    assert grid.values[-1] == high
+    assert np.allclose(grid.values[1:-1], (edges[1:] + edges[:-1]) / 2)
+
+
+def test_bounds_on_both_sides_of_zero_are_finer_around_it() -> None:
+    grid = declared_grid(number(bounds=(-100.0, 61.0)))
+    assert isinstance(grid, Grid)
+    edges, part = np.array(grid.edges), 161 / 64
+    for distance in (1 / 32, 1 / 2, 1.125, 4.5):
+        for sign in (-1, 1):
+            assert np.isclose(edges, sign * distance * part, rtol=1e-12).any()
+    own = np.searchsorted(edges, 0.0)
+    assert edges[own] == pytest.approx(161e-9)
+    assert edges[own - 1] == pytest.approx(-161e-9)
+    assert not np.isclose(edges, -100 + 1.125 * part, rtol=1e-12).any()
+
+
+def test_a_public_number_keeps_its_distinct_values_with_their_means() -> None:
+    table = pa.table({"x": [5.0, 1.0, 2.0, 1.0, None, math.inf]})
+    grid = learnt_grid(number("public"), table)
+    assert grid == Grid(edges=(1.5, 3.5), values=(1.0, 2.0, 5.0))
+    coding, both = learnt_both(number("public", bins=0), table)
+    assert coding == Scaled(low=1.0, high=5.0)
+    assert both == grid
+    coding, both = learnt_both(number("public", bins=2), table)
+    assert coding == learnt(number("public", bins=2), table)
+    assert isinstance(both, Grid)
+    assert len(both.edges) == 1
+    known, _ = learnt_both(number("public", bounds=(0.0, 9.0)), table)
+    assert known is None
+
+
+def test_mostly_zeros_leave_bins_for_the_rest() -> None:
+    values = np.concatenate([np.zeros(940), np.arange(1, 61)])
+    edges = encoding._distinct_edges(values, 16)
+    assert len(edges) == 15
+    assert edges[0] == 0.5
+    counts = np.diff(np.searchsorted(values, edges), prepend=0, append=1000)
+    assert counts[0] == 940
+    # Sixty rare values in fifteen bins: four each.
+    assert counts[1:].tolist() == [4] * 15
+
+
+def test_values_that_fit_have_an_edge_between_any_two() -> None:
+    assert encoding._distinct_edges(np.array([1.0, 1.0, 4.0]), 2).tolist() == [2.5]
+    assert encoding._distinct_edges(np.array([1.0]), 2).tolist() == []
+    assert encoding._distinct_edges(np.array([]), 2).tolist() == []
+    assert len(encoding._distinct_edges(np.arange(100.0), 10)) == 9
+
+
+@pytest.mark.parametrize(
+    ("counts", "most", "ends"),
+    [
+        ([1, 1, 1, 1], 4, [0, 1, 2]),
+        ([1, 1, 1, 1], 2, [1]),
+        ([1, 1, 1, 1], 1, []),
+        ([5, 1, 1, 1], 2, [0]),
+        ([3, 9, 1, 1], 3, [0, 1]),
+        ([1, 1, 1, 1, 1, 1], 3, [1, 3]),
+    ],
+)
+def test_parts_are_even_and_a_heavy_place_has_its_own(
+    counts: list[int], most: int, ends: list[int]
+) -> None:
+    assert even_parts(np.array(counts), most).tolist() == ends
+
+
+def test_a_public_number_learns_quantiles_above_its_least_value() -> None:
+    values = np.sort(np.concatenate([np.zeros(50), np.arange(1.0, 51.0)]))
+    found = encoding._learnt_range(number("public", bins=4), values)
+    assert found == Bins(edges=(1.0, 26.0))
+    assert encoding._learnt_range(number("public", bins=4), np.array([])) == Bins(edges=())
+    empty = encoding._learnt_range(number("public", bins=0), np.array([]))
+    assert empty == Scaled(low=0.0, high=0.0)
+
+
+def test_nothing_is_learnt_from_a_private_column() -> None:
+    table = pa.table({"x": [1.0, 2.0]})
+    for ask in (learnt, learnt_grid):
+        with pytest.raises(SchemaError, match="private"):
+            ask(number(bounds=(0.0, 1.0)), table)
+
+
+@pytest.mark.parametrize(
+    "coding",
+    [
+        Bins(edges=(1.0, 2.5)),
+        Bins(edges=(86400.0,), unit="date"),
+        Scaled(low=-1.0, high=2.0),
+        Levels(levels=("a", "b")),
+    ],
+)
+def test_codings_survive_json(coding: Any) -> None:
+    assert coding_from_json(json.loads(json.dumps(coding.to_json()))) == coding
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        Grid(edges=(1.0, 2.5), values=(0.0, 2.0, 3.0)),
+        Grid(edges=(), values=(0.0,), unit="date"),
+        Levels(levels=("a",)),
+    ],
+)
+def test_grids_survive_json(grid: Any) -> None:
+    assert grid_from_json(json.loads(json.dumps(grid.to_json()))) == grid
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"grid": [1.0, 2.0], "values": [0.0, 1.0]},
+        {"grid": [1.0, 1.0], "values": [0.0, 1.0, 2.0]},
+        {"grid": [2.0, 1.0], "values": [0.0, 1.0, 2.0]},
+        {"grid": [1.0, math.inf], "values": [0.0, 1.0, 2.0]},
+        {"grid": [1.0], "values": [0.0, math.nan]},
+        {"grid": [[1.0]], "values": [0.0, 1.0]},
+        {"grid": [1.0]},
+        {"grid": ["a"], "values": [0.0, 1.0]},
+        {"edges": [1.0]},
+        {"range": [1.0, 2.0]},
+        {},
+    ],
+)
+def test_a_damaged_grid_is_refused(stored: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match="damaged"):
+        grid_from_json(stored)
+
+
+def test_the_same_text_wins_and_what_equals_two_levels_is_neither() -> None:
+    values = pa.chunked_array([["1", "1.0", "2.50", "2.5", "x", None, "TRUE", "true"]])
+    assert level_codes(values, ("1", "2.5", "2.50")).tolist() == [0, 0, 2, 1, -1, -1, 0, 0]
+    ambiguous = pa.chunked_array([["2.500", "2.5"]])
+    assert level_codes(ambiguous, ("2.5", "2.50")).tolist() == [-1, 0]
+    assert same_levels(("2.5", "2.50"))
+    assert same_levels(("1", "true"))
+    assert not same_levels(("1", "2", "x"))
+
+
+def test_the_most_frequent_levels_are_kept_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "MAX_LEARNT_LEVELS", 2)
+    values = pa.chunked_array([["c", "b", "c", None, "a", "b", "c"]])
+    assert encoding._frequent_levels(values) == ("b", "c")
+    # Equal counts: the first by name.
+    assert encoding._frequent_levels(pa.chunked_array([["c", "b", "a"]])) == ("a", "b")
+
+
+@pytest.mark.parametrize("edges", [(), (0.0,), (-1.0, 0.5, 2.0)])
+def test_cells_know_feature_and_level_of_every_value(edges: tuple[float, ...]) -> None:
+    coding = Bins(edges=(0.0, 1.0))
+    grid = Grid(edges=edges, values=tuple(range(len(edges) + 1)))
+    cells = Cells(coding, grid)
+    values = np.array([-5.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 9.0, math.nan])
+    codes = cells.of_values(values)
+    assert codes.dtype == np.uint8
+    assert codes.max() == cells.count - 1
+    for made, own in ((cells.places, coding.edges), (cells.level_of, edges)):
+        assert made is not None
+        expected = np.searchsorted(np.array(own), values, side="right")
+        expected[-1] = len(own) + 1
+        assert made[codes].tolist() == expected.tolist()
+
+
+def test_cells_of_equal_edges_are_the_levels() -> None:
+    same = Cells(Bins(edges=(0.0, 1.0)), Grid(edges=(0.0, 1.0), values=(0.0, 1.0, 2.0)))
+    assert same.level_of is None
+    assert same.count == 4
+    scaled = Cells(Scaled(low=0.0, high=1.0), None)
+    assert scaled.places is None
+    assert scaled.count == 2
+    levels = Levels(levels=("a", "b"))
+    named = Cells(levels, levels)
+    assert named.count == 4
+    assert named.places is not None
+    assert named.places.tolist() == [0, 1, 2, 3]
+    with pytest.raises(DataError, match="damaged"):
+        Cells(levels, Levels(levels=("a",)))
+
+
+@pytest.mark.parametrize("spread", ["even", "crowded", "one", "none", "huge"])
+def test_searching_by_buckets_is_searching(spread: str) -> None:
+    rng = np.random.default_rng(1)
+    edges = {
+        "even": np.linspace(-1, 1, 200),
+        "crowded": np.concatenate([np.arange(6) * 1e-9, [5.0]]),
+        "one": np.array([0.3]),
+        "none": np.array([]),
+        "huge": np.array([-1.7e308, 0.0, 1.7e308]),
+    }[spread]
+    values = np.concatenate([edges, rng.normal(size=40_000), [-math.inf, math.inf]])
+    found = encoding._Search(edges)(values)
+    assert np.array_equal(found, np.searchsorted(edges, values, side="right"))
