@@ -247,9 +247,9 @@ def test_a_release_that_one_relation_alone_sees_is_kept() -> None:
     for names in ({"replace": 1.0, "withhold": 0.0}, {"replace": 0.0, "withhold": 1.0}):
         assert len(accountant._merge([GaussianEvent(**names)])) == 1
     with pytest.raises(AccountingError, match="hardly any noise"):
-        accountant._merge([GaussianEvent(replace=1e200, withhold=1.0)])
+        accountant._merge([GaussianEvent(replace=1e100, withhold=1.0, count=2)])
     with pytest.raises(AccountingError, match="hardly any noise"):
-        accountant._merge([GaussianEvent(replace=1.0, withhold=1e200)])
+        accountant._merge([GaussianEvent(replace=1.0, withhold=1e100, count=2)])
 
 
 @pytest.mark.parametrize(("relation", "mu"), [("replace", 2 / 3), ("withhold", 1 / 3)])
@@ -370,7 +370,7 @@ def test_a_budget_keeps_a_hair_and_scales_by_mu() -> None:
 
 def test_events_take_the_ends_of_their_ranges_and_nothing_beyond() -> None:
     GaussianEvent(replace=0.0, withhold=0.0, count=0)
-    sampled(1e-300, 0.0, 0)
+    sampled(1e-100, 0.0, 0)
     sampled(1.0, 1.0, 1)
     RandomisedResponseEvent(epsilon=0.0, categories=2, count=0)
     wrong = [

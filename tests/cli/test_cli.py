@@ -148,7 +148,7 @@ def test_ledger_create_show_and_verify(tmp_path: Path) -> None:
     assert verified["valid"] is True
     assert verified["charges"] == 1
     assert "class sums: 1 Gaussian release" in run("ledger", "show", file).stdout
-    assert "intact, 1 charges" in run("ledger", "verify", file).stdout
+    assert "intact, 1 charge\n" in run("ledger", "verify", file).stdout
 
 
 def test_ledger_verify_reports_interrupted_charges(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_an_unsafe_seed_is_reproducible_and_not_private(people: Path) -> None:
         (b"age,dose,town,sick\n1,2,A,no\n1,3,A,maybe\n", ["'sick'", "row 2"]),
         (b"age,dose,town,sick\n1,2,A,no\n1,3,A,\n", ["'sick'", "row 2"]),
         (b"age,dose,town\n1,2,A\n", ["'sick'"]),
-        (b"age,dose,dose,town,sick\n1,2,2,A,no\n", ["dose"]),
+        (b"age,dose,dose,town,sick\n1,2,2,A,no\n", ["columns 2 and 3"]),
     ],
     ids=["missing", "empty", "header", "ragged", "encoding", "number", "class", "no label",
          "label column", "twice"],

@@ -37,7 +37,11 @@ PROGRAM = [sys.executable, "-P", "-m", "halfmask"]
 
 
 def test_ctrl_c_while_the_program_is_imported(tmp_path: Path) -> None:
-    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    # Where tests run in the background, Ctrl-C may be ignored from the start.
+    (tmp_path / "click.py").write_text(
+        "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+    )
     path = os.pathsep.join([str(tmp_path), *sys.path])
     found = subprocess.run(
         [*PROGRAM, "--help"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True

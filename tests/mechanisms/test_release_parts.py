@@ -101,7 +101,7 @@ def test_a_batch_keeps_its_order() -> None:
 
 def test_each_row_is_asked_about_as_often_as_it_was_paid_for() -> None:
     releaser = seeded()
-    rows = releaser.paid_rows(rows=4, sensitivity=ONE, noise_std=2.0, count=2, what="scores")
+    rows = PaidRows(releaser, rows=4, sensitivity=ONE, noise_std=2.0, count=2, what="scores")
     assert releaser.events == (GaussianEvent(replace=1.0, withhold=0.5, count=2),)
     asked: list[list[int]] = []
 
@@ -140,7 +140,7 @@ def test_a_row_whose_statistic_fails_is_used_up() -> None:
 def test_no_releases_are_not_paid_for(count: int) -> None:
     releaser = seeded()
     with pytest.raises(InputError, match="count >= 1"):
-        releaser.paid_rows(rows=2, sensitivity=ONE, noise_std=1.0, count=count, what="a")
+        PaidRows(releaser, rows=2, sensitivity=ONE, noise_std=1.0, count=count, what="a")
     with pytest.raises(InputError, match="count >= 1"):
         releaser.gaussian_series(sensitivity=ONE, noise_std=1.0, count=count, what="a")
     assert releaser.events == ()

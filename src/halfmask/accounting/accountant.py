@@ -581,7 +581,7 @@ def _merge(events: Sequence[Event]) -> tuple[Event, ...]:
     merged: list[Event] = []
     # Exact sums: neither the order of the events nor the rounding of many small ones matters.
     replace, withhold = math.fsum(replace_squares), math.fsum(withhold_squares)
-    if not (math.isfinite(replace) and math.isfinite(withhold)):
+    if max(replace, withhold) > 1e200:  # the square of the largest ratio that an event may have
         raise AccountingError("These releases have hardly any noise: epsilon would be infinite.")
     if replace > 0 or withhold > 0:
         merged.append(
