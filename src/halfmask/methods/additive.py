@@ -297,9 +297,18 @@ def _stacked(columns: Sequence[CodedColumn], places: Sequence[int]) -> NDArray[n
     return np.column_stack([columns[place].codes for place in places])
 
 
-def _kept_of(scale: float, noise: float) -> float:
+def kept_of(scale: float, noise: float) -> float:
     """The part of a noisy number that is kept, where it is typically as large as `scale`."""
     return scale**2 / (scale**2 + noise**2)
+
+
+def believed_slope(slope: float, blur: float) -> float:
+    """What is used of a slope that is known to ± `blur`: noise that could have made it comes off.
+
+    One that is hardly known counts little, however steep it seems.
+    """
+    shrunk = max(slope - blur**2 / slope, 0.0) if slope > 0 else 0.0
+    return min(shrunk, _STEEPEST) * min(_BLURRED / max(blur, 1e-300), 1.0) ** 2
 
 
 def _counted(codes: NDArray[np.integer[Any]], weights: Floats, levels: int) -> Floats:
@@ -935,7 +944,7 @@ class AdditiveRun:
         noise = self._comparison_stage.noise(moves) * units
         believed, doubted = (spread / unit) ** 2, (own / unit) ** 2
         mean = float(np.clip(noisy[2] / self._even_n, -long, long))
-        mean *= _kept_of(_OFF_CENTRE * math.sqrt(believed), float(noise[2] / self._even_n))
+        mean *= kept_of(_OFF_CENTRE * math.sqrt(believed), float(noise[2] / self._even_n))
         told = float(noisy[3] / self._even_n) - mean**2 - believed
         heard = doubted**2 / (doubted**2 + float(noise[3] / self._even_n) ** 2)
         variance = max(believed + heard * told, believed - doubted, 0.02 * believed, 1e-6)
@@ -952,16 +961,14 @@ class AdditiveRun:
         covariance = np.linalg.inv(precise @ bent + np.diag([1 / self._off**2, 1e-9]))
         off = covariance @ (precise @ noisy[:2])
         slope, blur = 1 + float(off[1]), math.sqrt(float(covariance[1, 1]))
-        # A slope that is hardly known counts little, however steep it seems.
-        shrunk = max(slope - blur**2 / slope, 0.0) if slope > 0 else 0.0
-        used = min(shrunk, _STEEPEST) * min(_BLURRED / blur, 1.0) ** 2
+        used = believed_slope(slope, blur)
         # The best shift at the slope that is used.
         shift = float(off[0] + covariance[0, 1] / covariance[1, 1] * (used - slope))
         # Where the scores are given up, the offset alone is left: it needs no shift.
         shift = min(max(shift, -3 * self._off), 3 * self._off) * min(used, 1.0)
         if self._number:
             right = missed / unit - used * mean
-            shift += _kept_of(_OFF_BY_CUT, self._base_doubt / unit) * (right - shift)
+            shift += kept_of(_OFF_BY_CUT, self._base_doubt / unit) * (right - shift)
         self.details["slope"] = {
             "estimate": slope,
             "noise": blur,
