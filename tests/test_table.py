@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halfmask.data.encoding import learnt
+from halfmask.data.encoding import learnt_coding
 from halfmask.errors import DataError, SchemaError
 from halfmask.schema import Column, Label, Schema, Unit
 from halfmask.table import Encoder, Table
@@ -118,7 +118,7 @@ def test_the_encoder_stores_only_the_declaration_of_private_columns() -> None:
 def test_learning_from_a_private_column_cannot_be_asked_for() -> None:
     private = Column("hours", "private", "number", bounds=(0, 1))
     with pytest.raises(SchemaError, match="private"):
-        learnt(private, frame())
+        learnt_coding(private, frame())
     stored = Encoder.fit(SCHEMA, frame()).to_json()
     stored["learnt"]["hours"] = {"edges": [1.0]}
     with pytest.raises(SchemaError, match="public"):

@@ -81,10 +81,10 @@ def with_public_columns(
     f is handed a frame of the kind that was given, with these columns alone: not the label, which
     rows to predict do not have. It must act row by row.
     """
-    shown = nw.from_native(frame, eager_only=True).select(list(schema.read))
-    half = len(shown) // 2
-    block = _values(public, shown.to_native(), len(shown))
-    parts = (shown[:half].to_native(), shown[half:].to_native())
+    given = nw.from_native(frame, eager_only=True).select(list(schema.read))
+    half = len(given) // 2
+    block = _values(public, given.to_native(), len(given))
+    parts = (given[:half].to_native(), given[half:].to_native())
     _check_row_by_row(public, parts, half, block)
     names = _names(block)
     unit = [] if schema.unit is None else [schema.unit.column]

@@ -289,7 +289,7 @@ def in_ball(point: Floats, radius: float) -> Floats:
 # public randomness. It is then post-processing, and may be stored with the model.
 
 
-Watch = Callable[[int, float], None]
+LossWatch = Callable[[int, float], None]
 """Told the number of a step, from 1, and the public loss before it."""
 
 MOST_POINTS = 100

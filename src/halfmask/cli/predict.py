@@ -76,7 +76,7 @@ def _parts(fitted: Model, rows: FileRows, report: Callable[[float, str], None]) 
 # --- `halfmask evaluate`: scores on rows of the user's own, which no guarantee covers.
 
 
-NOT_COVERED = "Computed from the labels of these rows: not covered by the guarantee."
+EVALUATION_NOT_COVERED = "Computed from the labels of these rows: not covered by the guarantee."
 
 
 @click.command()
@@ -188,7 +188,7 @@ def _text(measured: dict[str, Any], by: str | None) -> str:
             lines.append(f"  {name[:20]:<20}  {told_scores(each)}")
     if "reference" in measured:
         lines += reference_lines(measured["reference"], "fitted on --reference, on these rows")
-    return "\n".join([*lines, "", NOT_COVERED])
+    return "\n".join([*lines, "", EVALUATION_NOT_COVERED])
 
 
 def reference_of(model: Model, training: Path, data: Path) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[st
 
 def _emit(measured: Mapping[str, float | None], as_json: bool) -> None:
     result = {**measured, "covered_by_guarantee": False}
-    emit(result, "\n".join([*_lines(measured), NOT_COVERED]), as_json)
+    emit(result, "\n".join([*_lines(measured), EVALUATION_NOT_COVERED]), as_json)
 
 
 def _lines(measured: Mapping[str, float | None]) -> list[str]:

@@ -59,7 +59,7 @@ class MomentSums:
     own: slice
 
     def __post_init__(self) -> None:
-        check_rows(self.public, self.row_weights, self.bounds)
+        check_row_norms(self.public, self.row_weights, self.bounds)
 
     def sensitivity(self) -> Sensitivity:
         """How far one unit moves `exact`."""
@@ -194,9 +194,9 @@ def unpack_symmetric(packed: np.ndarray, width: int) -> np.ndarray:
     return matrix
 
 
-Coding = Literal["public", "one-hot", "signed"]
+LabelCoding = Literal["public", "one-hot", "signed"]
 """What is known of two labels: equal; unit vectors, equal or orthogonal; numbers in [-1, 1]."""
-_INNER: dict[Coding, tuple[float, ...]] = {
+_INNER: dict[LabelCoding, tuple[float, ...]] = {
     "public": (1.0,),
     "one-hot": (1.0, 0.0),
     "signed": (1.0, -1.0),
@@ -213,7 +213,7 @@ class RowBounds:
 
     public: float
     private: float
-    label: Coding
+    label: LabelCoding
     non_negative: bool = False
     rows: int = 1
 
@@ -298,7 +298,7 @@ def choose_weights(bounds: RowBounds, *, coefficient: float) -> BlockWeights:
     )
 
 
-def check_rows(public: Rows, row_weights: np.ndarray, bounds: RowBounds) -> None:
+def check_row_norms(public: Rows, row_weights: np.ndarray, bounds: RowBounds) -> None:
     """Refuse public rows longer than the bound that the noise is calibrated to."""
     if row_weights.size and not (row_weights.min() >= 0 and row_weights.max() <= 1):
         raise InputError("Expected row weights in [0, 1].")

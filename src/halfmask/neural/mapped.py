@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from halfmask.data.encoding import declared, learnt, with_made
+from halfmask.data.encoding import declared, learnt_coding, with_made
 from halfmask.data.frames import check_columns, numbered
 from halfmask.data.products import parts_of
 from halfmask.data.reading import FileRows
@@ -100,7 +100,7 @@ def _learnt(file: FileRows, schema: Schema) -> dict[str, Any]:
     left_open = [column for column in schema.columns if declared(column) is None]
     read = _read(schema, left_open)
     table = with_made(file.columns(read), schema) if left_open else None
-    return {column.name: learnt(column, table) for column in left_open}
+    return {column.name: learnt_coding(column, table) for column in left_open}
 
 
 def _read(schema: Schema, columns: Iterable[Column]) -> list[str]:

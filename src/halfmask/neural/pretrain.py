@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from halfmask.losses import Watch
+from halfmask.losses import LossWatch
 from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all
 from halfmask.neural.ghost import TensorRows
 from halfmask.neural.inputs import Inputs, MadeRows
@@ -159,7 +159,7 @@ def pretrain(
     generator: np.random.Generator,
     *,
     shards: Shards = ALONE,
-    watch: Watch | None = None,
+    watch: LossWatch | None = None,
 ) -> Mlp:
     """The average of several networks trained on padded rows, as one network.
 
@@ -179,7 +179,7 @@ def _member(
     config: PretrainConfig,
     generator: np.random.Generator,
     shards: Shards,
-    watch: Watch | None,
+    watch: LossWatch | None,
 ) -> Mlp:
     seed = torch.Generator().manual_seed(int(generator.integers(2**62)))
     count = len(rows.labels)

@@ -60,14 +60,14 @@ class Known:
     categories: tuple[Level, ...] | None = None
 
 
-NOTHING = Known()
+UNDECLARED = Known()
 
 
 def read_known(text: str) -> Known:
     """What was typed, or an error that says how to write it."""
     text = text.strip()
     if not text:
-        return NOTHING
+        return UNDECLARED
     if len(text) > _MOST_TEXT:
         raise InputError("That is too long to be bounds or categories.")
     if text.lower() in get_args(Kind):
@@ -151,7 +151,7 @@ def _visible(character: str) -> str:
     return character
 
 
-Part = Literal["column", "label", "unit", "out"]
+Purpose = Literal["column", "label", "unit", "out"]
 """What a column is for: to learn from, to predict, to tell persons apart, or left out."""
 
 _MOST_STEPS = 300
@@ -162,11 +162,11 @@ HEAD = """\
 
 
 @dataclass(frozen=True)
-class Entry:
+class ColumnDraft:
     """One column of the file: what it is for, its role, and what was declared about it."""
 
     name: str
-    part: Part = "column"
+    part: Purpose = "column"
     role: Role = "private"
     kind: Kind | None = None
     bounds: tuple[Any, Any] | None = None
@@ -192,9 +192,9 @@ class Entry:
             return "" if self.max_rows is None else str(self.max_rows)
         return written(self.known)
 
-    def declared(self, text: str) -> Entry:
+    def declared(self, text: str) -> ColumnDraft:
         """With what was typed; with the text and what is wrong where it cannot be read."""
-        blank = replace(self, **vars(NOTHING), typed=None, problem=None)
+        blank = replace(self, **vars(UNDECLARED), typed=None, problem=None)
         if self.part == "unit":
             if not text.strip():
                 return replace(blank, max_rows=None)
@@ -207,7 +207,7 @@ class Entry:
         except InputError as error:
             return replace(blank, typed=text, problem=str(error))
 
-    def with_known(self, known: Known) -> Entry:
+    def with_known(self, known: Known) -> ColumnDraft:
         """With kind, bounds and categories as declared."""
         if known == self.known:
             return self
@@ -224,7 +224,7 @@ class Draft:
 
     def __init__(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[ColumnDraft],
         *,
         file: Path,
         schema_file: Path,
@@ -237,8 +237,8 @@ class Draft:
         self.made: dict[str, Any] = {}
         self.settings: dict[str, float] = {"epsilon": 1.0, "delta": 1e-6, "total": 3.0}
         self.notes: list[str] = []
-        self._before: list[tuple[Entry, ...]] = []
-        self._after: list[tuple[Entry, ...]] = []
+        self._before: list[tuple[ColumnDraft, ...]] = []
+        self._after: list[tuple[ColumnDraft, ...]] = []
 
     # --- where it begins
 
@@ -255,7 +255,7 @@ class Draft:
         known, strange = read_declared(dictionaries, names)
         file = schema_file.with_suffix(".draft.json")
         draft = cls(
-            [Entry(name) for name in names],
+            [ColumnDraft(name) for name in names],
             file=file,
             schema_file=schema_file,
             dictionary=known,
@@ -339,7 +339,7 @@ class Draft:
         self,
         places: Iterable[int],
         *,
-        part: Part | None = None,
+        part: Purpose | None = None,
         role: Role | None = None,
         known: str | None = None,
     ) -> int:
@@ -356,7 +356,7 @@ class Draft:
                 entries = _with(entries, place, replace(entries[place], part=part, max_rows=None))
             if role is not None:
                 entry = entries[place]
-                back: Part = "column" if entry.part in ("out", "unit") else entry.part
+                back: Purpose = "column" if entry.part in ("out", "unit") else entry.part
                 entries = _with(entries, place, replace(entry, part=back, role=role))
             if known is not None:
                 entries = _with(entries, place, entries[place].declared(known))
@@ -381,7 +381,9 @@ class Draft:
         """How many steps can be undone, and done again."""
         return {"undo": len(self._before), "redo": len(self._after)}
 
-    def _turn(self, source: list[tuple[Entry, ...]], target: list[tuple[Entry, ...]]) -> bool:
+    def _turn(
+        self, source: list[tuple[ColumnDraft, ...]], target: list[tuple[ColumnDraft, ...]]
+    ) -> bool:
         if not source:
             return False
         target.append(self.entries)
@@ -389,7 +391,7 @@ class Draft:
         self.keep()
         return True
 
-    def _step(self, entries: tuple[Entry, ...]) -> int:
+    def _step(self, entries: tuple[ColumnDraft, ...]) -> int:
         changed = sum(new != old for new, old in zip(entries, self.entries, strict=True))
         if changed:
             self._before = [*self._before[-_MOST_STEPS:], self.entries]
@@ -398,12 +400,12 @@ class Draft:
             self.keep()
         return changed
 
-    def _filled(self, places: Iterable[int], *, over: bool) -> tuple[Entry, ...]:
+    def _filled(self, places: Iterable[int], *, over: bool) -> tuple[ColumnDraft, ...]:
         entries = list(self.entries)
         for place in places:
             entry = entries[place]
             found = self.dictionary.get(entry.name)
-            bare = entry.known == NOTHING and entry.typed is None
+            bare = entry.known == UNDECLARED and entry.typed is None
             if found is not None and entry.part != "unit" and (over or bare):
                 entries[place] = entry.with_known(found)
         return tuple(entries)
@@ -430,7 +432,7 @@ class Draft:
     def problems(self, tables: Mapping[str, Any]) -> list[tuple[str | None, str]]:
         """What is still to be done, with the column it is about."""
         found: list[tuple[str | None, str]] = []
-        parts = {part for part in get_args(Part) if any(e.part == part for e in self.entries)}
+        parts = {part for part in get_args(Purpose) if any(e.part == part for e in self.entries)}
         if "label" not in parts:
             found.append((None, "No column is the label yet: choose what to predict."))
         for entry in self.entries:
@@ -541,39 +543,39 @@ def _known(keys: Mapping[str, Any]) -> Known:
 _KEPT = ("bins", "party", "missing", "public")
 
 
-def _declared(entry: Entry, part: Part, keys: Mapping[str, Any]) -> Entry:
+def _declared(entry: ColumnDraft, part: Purpose, keys: Mapping[str, Any]) -> ColumnDraft:
     """An entry as a schema has it. A role that is none, or no role, is private."""
     role: Role = "public" if keys.get("role") == "public" else "private"
     kept = {key: keys[key] for key in _KEPT if keys.get(key) is not None}
     return replace(entry, part=part, role=role, **vars(_known(keys)), **kept)
 
 
-def _entry(stored: Mapping[str, Any]) -> Entry:
+def _entry(stored: Mapping[str, Any]) -> ColumnDraft:
     """An entry of a stored draft; whatever is not as it should be is left out."""
     made: dict[str, Any] = {
-        field.name: stored[field.name] for field in fields(Entry) if field.name in stored
+        field.name: stored[field.name] for field in fields(ColumnDraft) if field.name in stored
     }
     for key in ("bounds", "categories"):
         if made.get(key) is not None:
             made[key] = tuple(made[key])
-    if made.get("part", "column") not in get_args(Part):
+    if made.get("part", "column") not in get_args(Purpose):
         raise ValueError
     if made.get("role", "private") not in get_args(Role):
         raise ValueError
-    entry = Entry(**made)
+    entry = ColumnDraft(**made)
     entry.text()  # what cannot even be shown is not ours
     return entry
 
 
 def _only(
-    entries: tuple[Entry, ...], place: int, part: Literal["label", "unit"]
-) -> tuple[Entry, ...]:
+    entries: tuple[ColumnDraft, ...], place: int, part: Literal["label", "unit"]
+) -> tuple[ColumnDraft, ...]:
     """One column is the label (the unit); what was it before is a column again."""
     made = []
     for at, entry in enumerate(entries):
         if at == place and entry.part != part:
             # The role stays: a label is as private as the column was.
-            known = entry if part == "label" else replace(entry, **vars(NOTHING))
+            known = entry if part == "label" else replace(entry, **vars(UNDECLARED))
             made.append(
                 replace(known, part=part, bins=None, typed=None, problem=None, max_rows=None)
             )
@@ -584,11 +586,13 @@ def _only(
     return tuple(made)
 
 
-def _with(entries: tuple[Entry, ...], place: int, entry: Entry) -> tuple[Entry, ...]:
+def _with(
+    entries: tuple[ColumnDraft, ...], place: int, entry: ColumnDraft
+) -> tuple[ColumnDraft, ...]:
     return (*entries[:place], entry, *entries[place + 1 :])
 
 
-def _lacking(entry: Entry) -> str | None:
+def _lacking(entry: ColumnDraft) -> str | None:
     """What has to be typed before this column can be used."""
     if entry.part == "unit":
         return None if entry.max_rows else "type the most rows that one person has, such as 5."
@@ -607,7 +611,7 @@ def _lacking(entry: Entry) -> str | None:
     return None
 
 
-def _judged(entry: Entry, tables: Mapping[str, Any]) -> list[str]:
+def _judged(entry: ColumnDraft, tables: Mapping[str, Any]) -> list[str]:
     """What the schema itself says of one declaration."""
     problems: list[str] = []
     one: dict[str, Any] = {"columns": {}}
@@ -622,7 +626,7 @@ def _judged(entry: Entry, tables: Mapping[str, Any]) -> list[str]:
     return [text.split(": ", 1)[0] if len(text) > 400 else text for text in own]
 
 
-def _label_keys(entry: Entry) -> dict[str, Any]:
+def _label_keys(entry: ColumnDraft) -> dict[str, Any]:
     keys: dict[str, Any] = {"name": entry.name, "role": entry.role}
     if entry.categories is not None:
         keys["classes"] = list(entry.categories)
@@ -632,7 +636,7 @@ def _label_keys(entry: Entry) -> dict[str, Any]:
     return _bare({**keys, "party": entry.party, "missing": entry.missing, "public": told})
 
 
-def _column_keys(entry: Entry, guess: Guess) -> dict[str, Any]:
+def _column_keys(entry: ColumnDraft, guess: Guess) -> dict[str, Any]:
     kind = entry.kind
     if kind is None and entry.role == "public":
         kind = guess(entry.name)
@@ -653,7 +657,7 @@ def _bare(keys: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if value is not None}
 
 
-def placeholders(entries: Iterable[Entry]) -> tuple[Label | None, tuple[Column, ...]]:
+def placeholders(entries: Iterable[ColumnDraft]) -> tuple[Label | None, tuple[Column, ...]]:
     """Label and columns as far as they are declared, for what follows from their number and roles.
 
     They are named by their places. What is not declared yet is taken for a number, whose bounds do

@@ -261,7 +261,7 @@ def listening(port: int) -> socket.socket:
     return opened
 
 
-def serve(app: Guard, opened: socket.socket) -> None:
+def serve_studio(app: Guard, opened: socket.socket) -> None:
     """Answer until Ctrl-C."""
     import uvicorn
 

@@ -29,8 +29,8 @@ from halfmask.vertical.channel import (
     PartyError,
     RefusedError,
     checked_replies,
-    number,
-    numbers,
+    number_array,
+    one_number,
 )
 from halfmask.vertical.files import PartyColumns
 from halfmask.vertical.party import Coordinator, HiddenLabels, Party, calibrated_ratio
@@ -302,7 +302,7 @@ def requested_excess(request: Message) -> float:
     says, so a wrong number costs accuracy, never privacy.
     """
     try:
-        return number(
+        return one_number(
             request.values.get("target_excess", 0.0), "target_excess", least=0.0, most=MOST_EXCESS
         )
     except RefusedError:
@@ -407,14 +407,14 @@ class ExpertParty(Party):
         """The labels of a request to train; refused before anything is charged for them."""
         if self.coefficients is not None:
             raise InputError(f"Party {self.name!r} has trained already: its budget was for once.")
-        targets = numbers(request.arrays.get("targets"), (self.rows,), "targets")
+        targets = number_array(request.arrays.get("targets"), (self.rows,), "targets")
         if requested_excess(request) > self.known.target_excess:
             raise InputError(
                 f"Party {self.name!r} was opened for labels nearer to 0 and 1: hidden ones of this "
                 "epsilon would be cut off."
             )
         if _paid_by(self.name) in request.values:
-            paid = number(request.values[_paid_by(self.name)], _LABEL, most=_MOST_RATIO)
+            paid = one_number(request.values[_paid_by(self.name)], _LABEL, most=_MOST_RATIO)
             if self.costs.label > paid:
                 raise InputError(
                     f"Party {self.name!r} would spend more of each label than it said before: its "
@@ -513,8 +513,8 @@ def charge_labels(coordinator: Coordinator, releaser: Releaser, budget: Budget) 
     costs: dict[str, GaussianEvent] = {}
     for name, reply in checked_replies(channel, request, channel.exchange(request)).items():
         try:
-            label = number(reply.values.get(_LABEL), _LABEL, most=_MOST_RATIO)
-            withhold = number(reply.values.get(_WITHHOLD), _WITHHOLD, most=_MOST_RATIO)
+            label = one_number(reply.values.get(_LABEL), _LABEL, most=_MOST_RATIO)
+            withhold = one_number(reply.values.get(_WITHHOLD), _WITHHOLD, most=_MOST_RATIO)
         except RefusedError as error:
             raise PartyError(f"Party {name!r} does not say what it costs: {error}") from None
         costs[name] = GaussianEvent(replace=label, withhold=withhold)
@@ -569,9 +569,9 @@ def train_experts(
     for name, reply in replies.items():
         try:
             if "coefficients" in reply.arrays:
-                models[name] = numbers(reply.arrays["coefficients"], (None,), "coefficients")
+                models[name] = number_array(reply.arrays["coefficients"], (None,), "coefficients")
             if aggregate:
-                found = numbers(reply.arrays["counts"], (2, BINS), "counts", most=_MOST_COUNT)
+                found = number_array(reply.arrays["counts"], (2, BINS), "counts", most=_MOST_COUNT)
                 counts.append(found)
         except RefusedError as error:
             raise PartyError(f"Party {name!r} sent no model that can be used: {error}") from None
