@@ -97,8 +97,7 @@ class Model(ABC):
         scores = self._finite_scores(table)
         if self.task == "regression":
             assert self.label_bounds is not None
-            numbers: Floats = np.clip(scores[:, 0], *self.label_bounds)
-            return numbers
+            return np.clip(scores[:, 0], *self.label_bounds)
         best = scores.argmax(axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(int)
         predicted: NDArray[Any] = class_array(self.classes)[best]
         return predicted

@@ -343,8 +343,7 @@ class Table:
         """
         if self.label is None:
             return np.ones(self.n, dtype=bool)
-        missing: np.ndarray = np.isnan(self.label) if self.classes is None else self.label < 0
-        return missing
+        return np.isnan(self.label) if self.classes is None else self.label < 0
 
     @property
     def skipped(self) -> np.ndarray:

@@ -182,8 +182,7 @@ def take(table: Table, rows: NDArray[np.int64]) -> Table:
 
 def _lean(score: Callable[[Table], Floats], planted: Canaries) -> Floats:
     """How much better the second value of each canary fits than the first."""
-    lean: Floats = score(planted.second) - score(planted.first)
-    return lean
+    return score(planted.second) - score(planted.first)
 
 
 def _expected(lean: Floats, table: Table, planted: Canaries) -> Floats:

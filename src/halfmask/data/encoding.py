@@ -110,15 +110,11 @@ class Scaled:
             return np.zeros(len(values))
         inside = np.clip(values, self.low, self.high)
         share = (inside / 2 - self.low / 2) / half
-        found: np.ndarray = np.where(np.isnan(values), 0.0, np.clip(share * 2 - 1, -1.0, 1.0))
-        return found
+        return np.where(np.isnan(values), 0.0, np.clip(share * 2 - 1, -1.0, 1.0))
 
     def unscaled(self, numbers: np.ndarray) -> np.ndarray:
         """Values that `scaled` brings near these numbers; NaN stays NaN, for a missing one."""
-        found: np.ndarray = (self.low / 2 + self.high / 2) + numbers * (
-            self.high / 2 - self.low / 2
-        )
-        return found
+        return (self.low / 2 + self.high / 2) + numbers * (self.high / 2 - self.low / 2)
 
     def to_json(self) -> dict[str, Any]:
         return {"range": [self.low, self.high], **_unit_json(self.unit)}
@@ -384,8 +380,7 @@ def _distinct_edges(values: np.ndarray, bins: int) -> np.ndarray:
     # The first place of each distinct value; at most a few numbers per value are held at a time.
     first = np.flatnonzero(np.append(True, values[1:] != values[:-1]))[: len(values)]
     if len(first) <= bins:
-        between: np.ndarray = values[first[1:]] / 2 + values[first[:-1]] / 2
-        return between
+        return values[first[1:]] / 2 + values[first[:-1]] / 2
     counts = np.diff(first, append=len(values))
     # Neighbours that are rare together cannot fill a bin: they are one value from here on.
     ranks = np.cumsum(counts)

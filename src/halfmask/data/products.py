@@ -496,8 +496,7 @@ class CodedRows(RowMatrix):
         linear[self._coded_at] += weights[self._coded_at]
         squares = self.times(linear) + float(middle**2 @ weights)
         squares += self._numbers**2 @ weights[self._number_at]
-        lengths: Floats = np.sqrt(np.maximum(squares, 0.0))
-        return lengths
+        return np.sqrt(np.maximum(squares, 0.0))
 
     @property
     def _coded_at(self) -> NDArray[np.bool_]:

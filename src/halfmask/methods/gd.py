@@ -452,8 +452,7 @@ class DescentRows:
         parts = (by_coef * self.scale).T
         if self.constant > 0:
             parts = np.vstack([by_intercept[None, :] * self.constant, parts])
-        folded: Floats = parts - np.outer(self.centre, by_intercept)
-        return folded
+        return parts - np.outer(self.centre, by_intercept)
 
 
 class ScaledRows(RowMatrix):

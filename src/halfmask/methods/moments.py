@@ -179,8 +179,7 @@ def _products(public: Rows, private: Rows, weights: np.ndarray) -> np.ndarray:
 def pack_symmetric(matrix: np.ndarray) -> np.ndarray:
     """The upper triangle, off-diagonal entries times √2: the norm is the Frobenius norm."""
     rows, columns = np.triu_indices(len(matrix))
-    packed: np.ndarray = matrix[rows, columns] * np.where(rows == columns, 1.0, math.sqrt(2))
-    return packed
+    return matrix[rows, columns] * np.where(rows == columns, 1.0, math.sqrt(2))
 
 
 def unpack_symmetric(packed: np.ndarray, width: int) -> np.ndarray:

@@ -545,8 +545,7 @@ def known_zeros(moment: np.ndarray, sources: tuple[str, ...]) -> np.ndarray:
     names = np.asarray(sources)
     same = names[:, None] == names[None, :]
     np.fill_diagonal(same, False)
-    cleaned: np.ndarray = np.where(same, 0.0, moment)
-    return cleaned
+    return np.where(same, 0.0, moment)
 
 
 _STEPS = 30

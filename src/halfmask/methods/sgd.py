@@ -188,11 +188,10 @@ class SplitContributions(WeighedRows):
 
     def _row_norms(self, rows: Integers) -> Floats:
         on_public, on_private = self._factors(rows)
-        norms: Floats = np.sqrt(
+        return np.sqrt(
             _squares(on_public) * _squares(self._rows.public[rows])
             + _squares(on_private) * _squares(self._rows.private[rows])
         )
-        return norms
 
     def _chunks(self, units: Integers) -> Iterator[Integers]:
         assert self._members is not None

@@ -245,8 +245,7 @@ def principal_directions(
         part = np.asarray(public[some], dtype=np.float64)
         moments += part.T @ part
     _, vectors = np.linalg.eigh(shards.sum(moments))
-    kept: NDArray[np.float64] = np.ascontiguousarray(vectors[:, -min(count, width) :])
-    return kept
+    return np.ascontiguousarray(vectors[:, -min(count, width) :])
 
 
 def hidden_features(network: Mlp, rows: Tensor) -> Tensor:

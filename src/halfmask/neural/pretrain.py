@@ -147,8 +147,7 @@ class PublicRows:
         ends = np.searchsorted(self.labels[order], self.labels, side="right")
         starts = np.searchsorted(self.labels[order], self.labels, side="left")
         picked = starts + (generator.random(len(self.labels)) * (ends - starts)).astype(np.int64)
-        partner: Integers = order[picked]
-        return partner
+        return order[picked]
 
 
 def pretrain(
