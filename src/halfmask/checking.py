@@ -557,10 +557,11 @@ def _dropped_rows(rows: FileRows, unit: Unit) -> Iterator[Remark]:
 def _budget_warnings(rows: int, budget: Budget) -> Iterator[Remark]:
     epsilon, delta = budget.epsilon, budget.delta
     if delta * rows > SMALL_DELTA:
+        smaller = 10.0 ** (math.floor(math.log10(SMALL_DELTA / rows)) - 1)
         yield Remark(
             None,
             f"delta={delta:g} is not well below 1 / rows ({1 / rows:.1g}): a guarantee that may "
-            f"fail for one row in the table is worth little. Pass --delta {_smaller(rows):g}.",
+            f"fail for one row in the table is worth little. Pass --delta {smaller:g}.",
         )
     if epsilon > HIGH_EPSILON:
         yield Remark(
@@ -569,8 +570,3 @@ def _budget_warnings(rows: int, budget: Budget) -> Iterator[Remark]:
             "22,000 times as likely by one row, which is hardly a promise. Use 1, or a few at "
             "most.",
         )
-
-
-def _smaller(rows: int) -> float:
-    """A power of ten that is well below 1 / rows."""
-    return float(10.0 ** (np.floor(np.log10(SMALL_DELTA / rows)) - 1))

@@ -286,8 +286,6 @@ class Table:
     rows: np.ndarray
     public_norm: float
     private_norm: float
-    public_names: tuple[str, ...]
-    private_names: tuple[str, ...]
     public_sources: tuple[str, ...]
     private_sources: tuple[str, ...]
     label_private: bool
@@ -413,7 +411,6 @@ class Table:
         """
         block = bare_rows(X, row_norm)
         label, classes = bare_label(y, len(block), task, label_bounds)
-        names = tuple(f"x{index}" for index in range(block.shape[1]))
         return cls(
             features=Blocks(public=np.zeros((len(block), 0)), private=block),
             label=label,
@@ -421,10 +418,8 @@ class Table:
             rows=np.arange(len(block)),
             public_norm=0.0,
             private_norm=float(row_norm),
-            public_names=(),
-            private_names=names,
             public_sources=(),
-            private_sources=names,
+            private_sources=tuple(f"x{index}" for index in range(block.shape[1])),
             label_private=True,
             task=task,
             classes=classes,
@@ -544,7 +539,8 @@ class Encoder:
         n, parts = pieces(frame, names)
         if n == 0:
             raise DataError("The data has no rows: pass at least one.")
-        label = _no_labels(n, schema.label) if with_label else None
+        kind = np.float64 if schema.label.classes is None else np.int64
+        label = np.zeros(n, dtype=kind) if with_label else None
         features = self._reserved(n, schema.columns)
         for start, table in parts:
             with numbered(start):
@@ -567,8 +563,6 @@ class Encoder:
             rows=rows,
             public_norm=self._public.norm,
             private_norm=self._private.norm,
-            public_names=self._public.names,
-            private_names=self._private.names,
             public_sources=self._public.sources,
             private_sources=self._private.sources,
             label_private=schema.label.role == "private",
@@ -647,10 +641,6 @@ class Encoder:
         grids = data.get("grids")
         stored = grids and {name: grid_from_json(grid) for name, grid in grids.items()}
         return cls(Schema.from_dict(data["schema"]), codings, stored)
-
-
-def _no_labels(n: int, label: Label) -> np.ndarray:
-    return np.zeros(n, dtype=np.float64 if label.classes is None else np.int64)
 
 
 def label_codes(table: pa.Table, label: Label, *, skip: bool) -> np.ndarray:

@@ -118,7 +118,9 @@ def evaluate(
     if is_vertical(model):
         if by is not None or reference is not None:
             raise InputError("--by and --reference are for a model of one table.")
-        _emit(_vertical_scores(model, data, parties), as_json)
+        scored = _vertical_scores(model, data, parties)
+        text = "\n".join([*_lines(scored), EVALUATION_NOT_COVERED])
+        emit({**scored, "covered_by_guarantee": False}, text, as_json)
         return
     if parties:
         raise InputError("--party is for a vertical model: this one has all its columns in DATA.")
@@ -249,11 +251,6 @@ def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[st
         )
     found = scores_of(run, model, read_ids(data, model.id), files)
     return class_scores(codes, model.probabilities(found))
-
-
-def _emit(measured: Mapping[str, float | None], as_json: bool) -> None:
-    result = {**measured, "covered_by_guarantee": False}
-    emit(result, "\n".join([*_lines(measured), EVALUATION_NOT_COVERED]), as_json)
 
 
 def _lines(measured: Mapping[str, float | None]) -> list[str]:

@@ -139,15 +139,11 @@ def _decode(file: FileRows, encoder: Encoder, inputs: Inputs, values: Singles) -
         at = slice(start, start + table.n)
         assert table.label is not None
         label[at] = table.label
+        blocks = Blocks(public=table.public, private=table.private)
         for some in parts_of(table.n, _IN_CACHE):
-            values[at][some] = inputs.rows(_part(table, some))
+            values[at][some] = inputs.rows(replace(table, features=blocks.kept(some)))
         tell("reading rows", at.stop / len(values))
     return label
-
-
-def _part(table: Table, some: slice) -> Table:
-    blocks = Blocks(public=table.public[some], private=table.private[some])
-    return replace(table, features=blocks, rows=table.rows[some])
 
 
 def _batch_size(encoder: Encoder) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import unicodedata
@@ -18,8 +17,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from halfmask.data.cells import level_text, moment
-from halfmask.dictionary import read_dictionary
+from halfmask.data.cells import level_text
+from halfmask.dictionary import bound, read_dictionary, separated
 from halfmask.errors import InputError, SchemaError, suggest
 from halfmask.schema import (
     Column,
@@ -46,7 +45,6 @@ HELP = (
 )
 _RANGE = re.compile(r"(\S+?)\s*(?:\.\.|…|\bto\b)\s*(\S+)")
 _BRACKETS = re.compile(r"\[\s*(\S+?)\s*,\s*(\S+?)\s*\]")
-_SEPARATORS = ("|", ";", ",")
 _MOST_TEXT = 200_000
 _SHOWN_NAME = 60
 
@@ -73,7 +71,7 @@ def read_known(text: str) -> Known:
     if text.lower() in get_args(Kind):
         return Known(kind=text.lower())  # type: ignore[arg-type]
     match = _RANGE.fullmatch(text) or _BRACKETS.fullmatch(text)
-    ends = None if match is None else (_end(match[1]), _end(match[2]))
+    ends = None if match is None else (bound(match[1]), bound(match[2]))
     if ends is not None and None not in ends:
         low, high = ends
         if isinstance(low, str) != isinstance(high, str):
@@ -81,7 +79,7 @@ def read_known(text: str) -> Known:
         kind: Kind = "date" if isinstance(low, str) else "number"
         return Known(kind=kind, bounds=(low, high))  # type: ignore[arg-type]
     levels = _levels(text)
-    if len(levels) == 1 and _end(levels[0]) is not None:
+    if len(levels) == 1 and bound(levels[0]) is not None:
         raise InputError(f"Expected two ends, such as 0..{levels[0]}, or categories as a | b.")
     if len({level_text(level) for level in levels}) < len(levels):
         raise InputError("A category is listed twice: keep one.")
@@ -96,25 +94,10 @@ def _levels(text: str) -> list[str]:
             listed = None
         if isinstance(listed, list) and listed and all(isinstance(each, str) for each in listed):
             return [each.strip() for each in listed]
-    separator = next((sign for sign in _SEPARATORS if sign in text), None)
-    parts = text.split(separator) if separator else [text]
-    levels = [part.strip() for part in parts if part.strip()]
+    _, levels = separated(text)
     if not levels:
         raise InputError(f"Expected {HELP}.")
     return levels
-
-
-def _end(text: str) -> float | int | str | None:
-    """A number, an ISO date as its text, or None."""
-    if moment(text) is not None:
-        return text
-    try:
-        number = float(text.replace("_", "x"))
-    except ValueError:
-        return None
-    if not math.isfinite(number):
-        return None
-    return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
 def written(known: Known) -> str:

@@ -219,12 +219,9 @@ def _checked_reply(party: str, request: Message, reply: Message, shapes: Shapes)
         try:
             arrays[name] = number_array(array, shape, name)
         except RefusedError:
+            size = " x ".join(map(str, shape))
             raise PartyError(
                 f"Party {party!r} sent {name!r} that is not finite, beyond {MOST:g} or not made of "
-                f"{_shown(shape)} numbers, in round {request.round}."
+                f"{size} numbers, in round {request.round}."
             ) from None
     return replace(reply, arrays=arrays)
-
-
-def _shown(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))

@@ -339,7 +339,6 @@ class ExpertParty(Party):
         ratio: float,
         releaser: Releaser,
         config: ExpertsConfig | None = None,
-        release_model: bool = True,
         aggregate_share: float = 0.0,
     ) -> None:
         if not 0 <= aggregate_share < 1:
@@ -360,7 +359,6 @@ class ExpertParty(Party):
         self.coefficients: Vector | None = None
         self._releaser = releaser
         releaser.rows = int(matrix.shape[0])
-        self._release_model = release_model
 
     @property
     def costs(self) -> ExpertCosts:
@@ -396,7 +394,7 @@ class ExpertParty(Party):
             config=self.config,
             what=f"expert of {self.name}",
         )
-        arrays = {"coefficients": self.coefficients} if self._release_model else {}
+        arrays = {"coefficients": self.coefficients}
         if series is not None:
             excess = self.known.target_excess
             clipped = np.clip(targets, -excess, 1 + excess)
@@ -479,23 +477,8 @@ class LabelTerms:
     ratios: Mapping[str, float] = field(default_factory=dict)
 
 
-def class_prior(
-    labels: Vector, *, private: bool, ratio: float = 0.0, releaser: Releaser | None = None
-) -> float:
-    """The frequency of the second class: exact if labels are public, else one noisy number.
-
-    One replaced label moves the count by 1. Guarantee: docs/proofs/experts.md.
-    """
-    count = float(np.sum(labels))
-    if private:
-        if releaser is None:
-            raise InputError("Private labels need the label holder's ledger for the class prior.")
-        released = releaser.gaussian(
-            np.array([count]), sensitivity=_ONE_LABEL, noise_std=1 / ratio, what="class prior"
-        )
-        count = float(released[0])
-    # Of one row nothing is known by its count: neither class is certain.
-    rows = len(labels)
+def class_prior(count: float, rows: int) -> float:
+    """The frequency of the second class, by its count among all rows; neither class is certain."""
     return min(max(count, 1.0), rows - 1.0) / rows if rows > 1 else 0.5
 
 
@@ -503,8 +486,9 @@ def charge_labels(coordinator: Coordinator, releaser: Releaser, budget: Budget) 
     """Charge all that a run of experts will spend of private labels in clear, then draw the prior.
 
     Each party's model spends every label once more, so the label holder asks what it will cost and
-    charges the sum together with the prior, in one entry, before a label is sent. Simulations and
-    runs between organisations both pay here. Guarantee: docs/proofs/experts.md.
+    charges the sum together with the prior, in one entry, before a label is sent. One replaced
+    label moves the count behind the prior by 1. Simulations and runs between organisations both
+    pay here. Guarantee: docs/proofs/experts.md.
     """
     channel = coordinator.channel
     request = Message(
@@ -521,8 +505,12 @@ def charge_labels(coordinator: Coordinator, releaser: Releaser, budget: Budget) 
     ratio = PRIOR_SHARE * budget.mu
     for name, event in costs.items():
         releaser.open(event, f"labels in the expert of {name}")
+    labels = coordinator.labels
+    count = releaser.gaussian(
+        np.array([labels.sum()]), sensitivity=_ONE_LABEL, noise_std=1 / ratio, what="class prior"
+    )
     return LabelTerms(
-        prior=class_prior(coordinator.labels, private=True, ratio=ratio, releaser=releaser),
+        prior=class_prior(float(count[0]), len(labels)),
         prior_ratio=ratio,
         ratios={name: event.replace for name, event in costs.items()},
     )
@@ -539,7 +527,7 @@ class ExpertsResult:
 def train_experts(
     coordinator: Coordinator,
     *,
-    prior: float | LabelTerms,
+    terms: LabelTerms,
     hidden: HiddenLabels | None = None,
     damping: float = DAMPING,
     aggregate: bool = False,
@@ -552,7 +540,6 @@ def train_experts(
     computed from these; parties that were not opened for it are named.
     """
     channel = coordinator.channel
-    terms = prior if isinstance(prior, LabelTerms) else LabelTerms(prior=prior)
     paid = {_paid_by(name): ratio for name, ratio in terms.ratios.items()}
     targets = coordinator.labels if hidden is None else hidden.targets
     request = Message(

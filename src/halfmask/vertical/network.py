@@ -527,7 +527,7 @@ class LabelHolder:
             budget = Budget(epsilon=epsilon, delta=self._settings.delta)
             return charge_labels(coordinator, self._releaser(epsilon), budget)
         labels = self._labels if hidden is None else hidden.targets
-        return LabelTerms(prior=class_prior(labels, private=False))
+        return LabelTerms(prior=class_prior(float(labels.sum()), len(labels)))
 
     def _releaser(self, epsilon: float) -> Releaser:
         own = self._settings

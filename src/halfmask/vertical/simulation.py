@@ -156,9 +156,9 @@ def simulate_experts(
         terms = charge_labels(coordinator, releaser, budget)
     else:
         labels = table.labels if hidden is None else hidden.targets
-        terms = LabelTerms(prior=class_prior(labels, private=False))
+        terms = LabelTerms(prior=class_prior(float(labels.sum()), len(labels)))
     result = train_experts(
-        coordinator, prior=terms, hidden=hidden, damping=config.damping, aggregate=aggregate
+        coordinator, terms=terms, hidden=hidden, damping=config.damping, aggregate=aggregate
     )
     found = [parties[part.name] for part in table.columns]
     scores = result.combination.score([side.scores(side.matrix) for side in found])
