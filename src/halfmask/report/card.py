@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from halfmask.report import words
-from halfmask.report.covered import CONSTANT, COVERED_HEADINGS, NONE_CLEAR, RELIABILITY_HEADINGS
+from halfmask.report.covered import CONSTANT, NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
 from halfmask.report.facts import NO_BETTER, SCORES_NOT_COVERED, Facts
 from halfmask.scoring import REFERENCE_NOT_PRIVATE
@@ -111,7 +111,7 @@ def _body(facts: Facts, level: int) -> list[str]:
     if (covered := facts.covered) is not None:
         lines += [f"{head} Scores that the guarantee covers", ""]
         lines += [covered_words(statement.seeded), ""]
-        lines += _table(COVERED_HEADINGS, covered.score_rows())
+        lines += _table(SCORE_HEADINGS, covered.score_rows())
         if covered.reliability:
             lines += _table(RELIABILITY_HEADINGS, covered.reliability_rows())
         elif covered.classes:
@@ -119,7 +119,7 @@ def _body(facts: Facts, level: int) -> list[str]:
     if facts.measured is not None:
         lines += [f"{head} Scores", "", f"**{SCORES_NOT_COVERED}**", ""]
         lines += [] if facts.measured.better_than_constant else [f"**{NO_BETTER}**", ""]
-        lines += _table(words.SCORE_HEADINGS, words.score_table_rows(facts))
+        lines += _table(words.MEASURED_HEADINGS, words.score_table_rows(facts))
         if facts.measured.classes:
             lines += _table(words.CLASS_HEADINGS, words.class_rows(facts))
             lines += _table(*words.confusion_rows(facts))

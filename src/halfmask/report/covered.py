@@ -28,7 +28,7 @@ CONSTANT = (
     "This model is a constant: for so few rows and so small a budget it gives every row the same "
     "answer. More rows, a larger epsilon or a public label may help; halfmask check says how much."
 )
-COVERED_HEADINGS = ["Score", "Value", "Bar"]
+SCORE_HEADINGS = ["Score", "Value", "Bar"]
 RELIABILITY_HEADINGS = ["Predicted", "Observed", "Bar"]
 _NAMES = {"log_loss": "log loss", "auc": "AUC", "accuracy": "accuracy", "rmse": "RMSE"}
 
@@ -92,7 +92,7 @@ class Covered:
         return None
 
     def score_rows(self) -> list[list[str]]:
-        """Rows under COVERED_HEADINGS."""
+        """Rows under SCORE_HEADINGS."""
         return [
             [_NAMES[name], f"{s.value:.4g}", "not stored" if s.bar is None else f"± {s.bar:.2g}"]
             for name, s in self.scores.items()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from halfmask.report import plots, words
-from halfmask.report.covered import CONSTANT, COVERED_HEADINGS, NONE_CLEAR, RELIABILITY_HEADINGS
+from halfmask.report.covered import CONSTANT, NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
 from halfmask.report.facts import NO_BETTER, SCORES_NOT_COVERED, ColumnFacts, Facts, gather
 from halfmask.report.plots import data_table, figure, inline_svg
@@ -236,7 +236,7 @@ def _covered(facts: Facts) -> str:
             "<p>This training released no score of its own. The method additive does, wherever "
             "rows and budget are enough for more than a base rate.</p>"
         )
-    scores = data_table("Scores covered by the guarantee", COVERED_HEADINGS, covered.score_rows())
+    scores = data_table("Scores covered by the guarantee", SCORE_HEADINGS, covered.score_rows())
     text = f"<p>{escape(covered_words(facts.statement.seeded))}</p>{scores}"
     if covered.compared is not None:
         text += f"<p>{escape(covered.compared)}</p>"
@@ -307,7 +307,7 @@ def _scores(facts: Facts) -> str:
     caption = "Calibration, in ten parts of equally many rows."
     ax = plots.calibration(curves)
     figures.append(_figure(ax, "calibration-figure", title, caption, table))
-    scores = data_table("Scores", words.SCORE_HEADINGS, words.score_table_rows(facts))
+    scores = data_table("Scores", words.MEASURED_HEADINGS, words.score_table_rows(facts))
     if not measured.better_than_constant:
         scores = f'<p class="verdict bad">{escape(NO_BETTER)}</p>{scores}'
     if measured.classes:

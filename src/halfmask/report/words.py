@@ -185,13 +185,13 @@ def charge_rows(facts: Facts) -> list[list[str]]:
     ]
 
 
-SCORE_HEADINGS = ["Score", "This model", "Public columns alone", "A constant"]
+MEASURED_HEADINGS = ["Score", "This model", "Public columns alone", "A constant"]
 CLASS_HEADINGS = ["Class", "Rows", "Precision", "Recall", "Calibration"]
 REFERENCE_HEADINGS = ["Score", "This model", "Boosted trees", "A linear model of levels"]
 
 
 def score_table_rows(facts: Facts) -> list[list[str]]:
-    """Scores on the user's rows, under SCORE_HEADINGS; a dash where there is nothing to compare."""
+    """Scores on the user's rows, under MEASURED_HEADINGS; a dash where there is nothing to compare."""
     measured = facts.measured
     assert measured is not None
     held = (measured.scores, measured.public_alone, measured.constant)
