@@ -191,7 +191,7 @@ REFERENCE_HEADINGS = ["Score", "This model", "Boosted trees", "A linear model of
 
 
 def score_table_rows(facts: Facts) -> list[list[str]]:
-    """Scores on the user's rows, under MEASURED_HEADINGS; a dash where there is nothing to compare."""
+    """Scores on the user's rows, under MEASURED_HEADINGS; a dash where nothing is compared."""
     measured = facts.measured
     assert measured is not None
     held = (measured.scores, measured.public_alone, measured.constant)
