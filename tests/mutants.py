@@ -59,7 +59,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "data/test_cells.py": ("data/encoding.py",),
     "data/test_codes.py": ("data/encoding.py",),
     "data/test_derived.py": ("data/encoding.py",),
-    "methods/test_gd.py": ("methods/gd.py", "methods/fitted.py", "mechanisms/clipping.py"),
+    "methods/test_gd.py": ("methods/gd.py", "mechanisms/clipping.py"),
     "methods/test_additive_classes.py": ("methods/additive_classes.py", "methods/smooth_codes.py"),
     "methods/test_additive.py": (
         "methods/additive.py", "methods/additive_descent.py", "methods/smooth_codes.py"),
@@ -75,9 +75,8 @@ TESTS: dict[str, tuple[str, ...]] = {
 FILES = sorted({own for each in TESTS.values() for own in each})
 SENSITIVITY: dict[str, tuple[str, ...]] = {
     "methods/gd.py": ("DescentBounds", "whole_gradient", "label_statistic", "BlockMoves",
-                      "spectral_norm", "slope_bound", "weighed_by_unit",
+                      "spectral_norm", "slope_bound", "_bounded", "weighed_by_unit",
                       "GradientDescent.statistic", "DescentRows.gradient_sum", "_FLOOR"),
-    "methods/fitted.py": ("within_declaration",),
     "methods/moments.py": ("MomentSums", "weighted_blocks", "pack_symmetric", "RowBounds",
                            "BlockWeights", "replace_sensitivity", "withhold_sensitivity",
                            "check_row_norms", "_lengths"),

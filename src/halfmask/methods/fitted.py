@@ -11,7 +11,6 @@ import numpy as np
 
 from halfmask.data.encoding import Scaled, declared
 from halfmask.errors import InputError
-from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.release import Releaser
 from halfmask.table import Table
 from halfmask.types import Floats
@@ -67,18 +66,6 @@ def private_levels_only(table: Table) -> bool:
         return False
     private = [column for column in table.schema.columns if column.role == "private"]
     return not any(isinstance(declared(column), Scaled) for column in private)
-
-
-def within_declaration(private: Floats, norm: float, non_negative: bool) -> Floats:
-    """Private rows of the declared norm and signs, which the sensitivity stands on: enforced."""
-    if non_negative and private.min(initial=0.0) < 0:
-        private = np.maximum(private, 0.0)
-    squares = np.einsum("ij,ij->i", private, private)
-    # √k squared may fall short of k; the releaser's reserve covers such rounding many times. Not
-    # `any(squares > bound)`: that would let a NaN pass.
-    if np.all(squares <= norm**2 * (1 + 1e-12)):
-        return private
-    return clip_rows(private, norm) if norm else np.zeros_like(private)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

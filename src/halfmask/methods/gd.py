@@ -41,7 +41,6 @@ from halfmask.methods.fitted import (
     in_label_units,
     label_scale,
     private_levels_only,
-    within_declaration,
 )
 from halfmask.methods.one_shot import OneShotConfig, plan_one_shot
 from halfmask.table import Table
@@ -539,7 +538,7 @@ def _matrix(
     coded = [each for each in found if isinstance(each, RowMatrix)]
     if len(coded) == len(found):
         return ScaledRows([each for each in coded if each.shape[1]], constant, scale)
-    private = within_declaration(table.private, private_norm, non_negative)
+    private = _bounded(table.private, private_norm, non_negative)
     blocks = [np.full((len(private), 1), constant)] if constant else []
     whole = np.hstack([*blocks, np.hstack([table.public, private]) * scale])
     if np.count_nonzero(whole) < _SPARSE * whole.size:
@@ -622,6 +621,17 @@ def _lengths(rows: Rows, centre: Floats, scale: Floats) -> Floats:
     squares += float(centre**2 @ scale**2) - 2 * rows_times(rows, centre * scale**2)
     lengths: Floats = np.sqrt(np.maximum(squares, 0.0))
     return lengths
+
+
+def _bounded(private: Floats, norm: float, non_negative: bool) -> Floats:
+    """The declared norm and signs, enforced: they are what the sensitivity stands on."""
+    if non_negative and private.size and private.min() < 0:
+        private = np.maximum(private, 0.0)
+    squares = np.einsum("ij,ij->i", private, private)
+    # Not `any(squares > bound)`: that would let a NaN pass.
+    if np.all(squares <= norm**2 * (1 + 1e-9)):
+        return private
+    return clip_rows(private, norm) if norm else np.zeros_like(private)
 
 
 def _private_one_hot_columns(table: Table) -> int:

@@ -39,6 +39,7 @@ from halfmask.data.products import (
 from halfmask.data.units import unit_weights
 from halfmask.errors import InputError
 from halfmask.features import FeatureMap
+from halfmask.mechanisms.clipping import clip_rows
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import own_place
 from halfmask.methods.fitted import (
@@ -46,7 +47,6 @@ from halfmask.methods.fitted import (
     coded_targets,
     in_label_units,
     private_levels_only,
-    within_declaration,
 )
 from halfmask.methods.moments import (
     LabelCoding,
@@ -126,8 +126,7 @@ def plan_one_shot(
         row_quantile=config.row_quantile,
     )
     bounds = replace(bounds, public=basis.norm)
-    if not isinstance(private, RowMatrix):  # codes are within the declaration by construction
-        private = within_declaration(private, bounds.private, bounds.non_negative)
+    private = _enforced(private, bounds)
     known = _known_label(table) if not private.shape[1] else None
     if known is not None:
         label = known.rest(label)
@@ -206,6 +205,19 @@ def _words(table: Table) -> str:
     if not table.widths[1]:
         return "sums of public features by label"
     return f"second moments of private features, with public features and the {label}"
+
+
+def _enforced(private: Rows, bounds: RowBounds) -> Rows:
+    """Private rows within what the declaration promised; codes are, by construction."""
+    if isinstance(private, RowMatrix):
+        return private
+    squares = np.einsum("ij,ij->i", private, private)
+    # √k squared may fall short of k; the releaser's reserve covers such rounding many times.
+    if not (squares <= bounds.private**2 * (1 + 1e-12)).all():
+        private = clip_rows(private, bounds.private)
+    if bounds.non_negative and private.min(initial=0.0) < 0:
+        private = np.maximum(private, 0.0)
+    return private
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
