@@ -26,7 +26,7 @@ from halfmask.accounting.budget import Budget
 from halfmask.data.encoding import Bins, Coding, Grid, Levels, Scaled
 from halfmask.errors import InputError, suggest
 from halfmask.progress import part_of
-from halfmask.table import Codes, Encoder, KeptColumn, Table
+from halfmask.table import CodedFeatures, Encoder, KeptColumn, Table
 from halfmask.types import Floats
 
 if TYPE_CHECKING:
@@ -213,9 +213,9 @@ class Effects(Sequence[Effect]):
 
     def _repr_html_(self) -> str:
         try:
-            from halfmask.report.plots import picture
+            from halfmask.report.plots import effects_picture
 
-            return picture(self)
+            return effects_picture(self)
         except ModuleNotFoundError:
             return f"<pre>{html.escape(str(self))}</pre>"
 
@@ -461,7 +461,7 @@ class _View:
         return found
 
     @cached_property
-    def _asked_rows(self) -> Codes:
+    def _asked_rows(self) -> CodedFeatures:
         return self.imagined.kept(np.arange(min(_ASKED, self.rows)))
 
     def _by_pairs(self, fit: AdditiveFit, place: int) -> Any:
@@ -500,7 +500,7 @@ class _View:
         every = rows.kept(np.tile(np.arange(rows.n), levels))
         columns = list(every.columns)
         columns[place] = replace(columns[place], codes=codes.astype(columns[place].codes.dtype))
-        scores = model.scores(self.table(Codes(columns=tuple(columns), n=len(codes))))
+        scores = model.scores(self.table(CodedFeatures(columns=tuple(columns), n=len(codes))))
         found: Floats = scores.reshape(levels, rows.n, -1).mean(axis=1)
         return found
 
@@ -526,7 +526,7 @@ class _View:
 
     def at(self, place: int, table: Table, values: Floats) -> float:
         """What the column of the only row of `table` adds, by its level."""
-        assert isinstance(table.features, Codes)
+        assert isinstance(table.features, CodedFeatures)
         kept = table.features.columns[place]
         coding = self.codings[place]
         if isinstance(coding, Scaled):
@@ -551,7 +551,7 @@ class _View:
         return int(np.flatnonzero(meaning == level)[0])
 
     @cached_property
-    def imagined(self) -> Codes:
+    def imagined(self) -> CodedFeatures:
         """Rows with the shares that are known, columns loosely following one another.
 
         Of a cell's order that of effects is taken, so that columns which tell the same go together.
@@ -588,7 +588,7 @@ class _View:
                 numbers=numbers,
             )
             columns.append(kept)
-        return Codes(columns=tuple(columns), n=self.rows)
+        return CodedFeatures(columns=tuple(columns), n=self.rows)
 
     def _order(self, place: int) -> NDArray[np.intp]:
         if self.additive:
@@ -599,7 +599,7 @@ class _View:
                 return np.argsort(weights, kind="stable")
         return np.arange(self.codings[place].width)
 
-    def table(self, features: Codes, label: NDArray[Any] | None = None) -> Table:
+    def table(self, features: CodedFeatures, label: NDArray[Any] | None = None) -> Table:
         """Imagined rows as a table."""
         given = np.zeros(features.n, dtype=np.int64) if label is None else label
         return replace(self._blank, features=features, label=given, rows=np.arange(features.n))

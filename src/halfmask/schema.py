@@ -112,7 +112,7 @@ def _leaves(data: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Declaration:
     """A declaration of one name or pattern: where it stands, and its keys."""
 
     where: str
@@ -205,18 +205,18 @@ def _defaults(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _declarations(
     data: Mapping[str, Any], names: Sequence[str] | None
-) -> tuple[list[_Part], list[_Part], list[_Part], list[str]]:
+) -> tuple[list[_Declaration], list[_Declaration], list[_Declaration], list[str]]:
     """Columns by name, columns of groups by name, patterns of both, and ignored names."""
     there = set(names or ())
 
     def is_pattern(name: str) -> bool:
         return names is not None and "*" in name and name not in there
 
-    exact: list[_Part] = []
-    grouped: list[_Part] = []
-    starred: list[_Part] = []
+    exact: list[_Declaration] = []
+    grouped: list[_Declaration] = []
+    starred: list[_Declaration] = []
     for name, keys in _table(data, "columns").items():
-        part = _Part(f"[columns.{_key(name)}]", name, keys)
+        part = _Declaration(f"[columns.{_key(name)}]", name, keys)
         if is_pattern(name):
             if not isinstance(keys, Mapping):
                 raise SchemaError(f"{part.where} is not a table: write its keys below it.")
@@ -232,7 +232,7 @@ def _declarations(
             raise SchemaError(f'{where} has no columns: write columns = ["a", "lab_*"].')
         own = {key: value for key, value in keys.items() if key != "columns"}
         for name in members:
-            part = _Part(f"{where} ({name})", name, own)
+            part = _Declaration(f"{where} ({name})", name, own)
             (starred if is_pattern(name) else grouped).append(part)
     for part in starred:
         if not part.name.strip("*") and part.keys.get("role") == "public":
@@ -244,7 +244,7 @@ def _declarations(
 
 
 def _unmatched(
-    parts: Sequence[_Part], ignored: Sequence[str], names: Sequence[str], starred: bool
+    parts: Sequence[_Declaration], ignored: Sequence[str], names: Sequence[str], starred: bool
 ) -> Iterator[str]:
     """Patterns that match no column and, where patterns are used, columns that nothing matches."""
     for part in parts:
@@ -274,7 +274,7 @@ def _unmatched(
 
 
 def _in_order(
-    parts: Sequence[_Part], ignored: Sequence[str], names: Sequence[str] | None
+    parts: Sequence[_Declaration], ignored: Sequence[str], names: Sequence[str] | None
 ) -> list[str]:
     """Every declared column once: declarations in their order, matches in that of the data."""
     found: dict[str, None] = {}
@@ -294,7 +294,7 @@ def _in_order(
 
 
 def _joined(
-    name: str, defaults: Mapping[str, Any], layers: Sequence[Sequence[_Part]]
+    name: str, defaults: Mapping[str, Any], layers: Sequence[Sequence[_Declaration]]
 ) -> dict[str, Any]:
     """The keys of one column: patterns under groups under its own name, all over the defaults."""
     keys: dict[str, Any] = {}

@@ -124,7 +124,7 @@ def test_every_mechanism_that_charges_has_a_replay(monkeypatch: pytest.MonkeyPat
         task, other = corner()
         for simulate in test_replay_vertical.CASES.values():
             told = run_of(simulate, task)
-            run_of(simulate, other, told=told.doors)
+            run_of(simulate, other, told=told.releasers)
 
     assert sites_in_the_code() <= reached(monkeypatch, run)
 

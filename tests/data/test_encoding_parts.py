@@ -22,8 +22,8 @@ from halfmask.data.encoding import (
     declared_grid,
     even_parts,
     grid_from_json,
-    learnt,
     learnt_both,
+    learnt_coding,
     learnt_grid,
     level_codes,
     same_levels,
@@ -149,7 +149,7 @@ def test_a_public_number_keeps_its_distinct_values_with_their_means() -> None:
     assert coding == Scaled(low=1.0, high=5.0)
     assert both == grid
     coding, both = learnt_both(number("public", bins=2), table)
-    assert coding == learnt(number("public", bins=2), table)
+    assert coding == learnt_coding(number("public", bins=2), table)
     assert isinstance(both, Grid)
     assert len(both.edges) == 1
     known, _ = learnt_both(number("public", bounds=(0.0, 9.0)), table)
@@ -202,7 +202,7 @@ def test_a_public_number_learns_quantiles_above_its_least_value() -> None:
 
 def test_nothing_is_learnt_from_a_private_column() -> None:
     table = pa.table({"x": [1.0, 2.0]})
-    for ask in (learnt, learnt_grid):
+    for ask in (learnt_coding, learnt_grid):
         with pytest.raises(SchemaError, match="private"):
             ask(number(bounds=(0.0, 1.0)), table)
 

@@ -280,8 +280,6 @@ def label(claim: Budget) -> Game:
         base.with_blocks(public=base.private, private=np.zeros((1, 0))),
         public_norm=1.0,
         private_norm=0.0,
-        public_names=base.private_names,
-        private_names=(),
         public_sources=base.private_sources,
         private_sources=(),
     )

@@ -58,8 +58,8 @@ def covered_classes(
     found = _released(losses, codes, weights, stage, longest, rows)
     histogram, of_count, total, loss = found.histogram, found.noise, found.rows, found.loss
     each = np.stack([np.logaddexp(0, middles), np.logaddexp(0, -middles)])
-    shown = np.maximum(histogram, 0.0)
-    spread_of_loss = float((shown * (each - loss) ** 2).sum()) / max(float(shown.sum()), 1.0)
+    counts = np.maximum(histogram, 0.0)
+    spread_of_loss = float((counts * (each - loss) ** 2).sum()) / max(float(counts.sum()), 1.0)
     auc, auc_bar = _auc(histogram, of_count, most)
     return {
         "rows": total,
@@ -170,8 +170,7 @@ def _auc(histogram: Floats, noise: float, most: float) -> tuple[float, float]:
     auc = float(positive @ below) / second
     parts = ((positive, below, second), (negative, above, first))
     by_noise = sum(noise**2 * float(((s - auc) ** 2).sum()) / n**2 for _, s, n in parts)
-    shown = [(np.maximum(p, 0), s, n) for p, s, n in parts]
-    by_rows = sum(most * float(p @ (s - auc) ** 2) / n**2 for p, s, n in shown)
+    by_rows = sum(most * float(np.maximum(p, 0) @ (s - auc) ** 2) / n**2 for p, s, n in parts)
     return min(max(auc, 0.0), 1.0), min(_bar(math.sqrt(by_noise), by_rows), 1.0)
 
 

@@ -40,7 +40,7 @@ class Score(NamedTuple):
     bar: float | None
 
 
-class Part(NamedTuple):
+class ReliabilityBin(NamedTuple):
     """Rows of similar scores: the share that was predicted and the one observed."""
 
     predicted: float
@@ -53,7 +53,7 @@ class Covered:
     """What a training released about its own quality; a number to predict has no reliability."""
 
     scores: Mapping[str, Score]
-    reliability: tuple[Part, ...]
+    reliability: tuple[ReliabilityBin, ...]
     classes: bool
     constant: float | None = None  # the log loss of the base rate alone
     public_alone: Mapping[str, float] = field(default_factory=dict)  # of the free model
@@ -148,7 +148,7 @@ def covered_scores(details: Mapping[str, Any]) -> Covered | None:
                 if stored.get(name) is not None
             },
             reliability=tuple(
-                Part(*(float(part[name]) for name in Part._fields))
+                ReliabilityBin(*(float(part[name]) for name in ReliabilityBin._fields))
                 for part in stored.get("reliability") or ()
             ),
             classes="log_loss" in stored,

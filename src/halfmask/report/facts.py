@@ -25,6 +25,7 @@ from halfmask.errors import DataError, InputError, LedgerError
 from halfmask.model import Model
 from halfmask.model_folder import damaged, ledger_of, read_json, rebuilt
 from halfmask.report.covered import Covered, covered_scores
+from halfmask.report.plots import Point
 from halfmask.schema import Column
 from halfmask.scoring import judge
 from halfmask.scoring import reference as without_privacy
@@ -108,7 +109,9 @@ def _check_prior(prior: float) -> None:
 # --- Scores, ROC and calibration on rows of the user's own, which no guarantee covers.
 
 
-NOT_COVERED = "Computed from the labels of the rows that were passed: not covered by the guarantee."
+SCORES_NOT_COVERED = (
+    "Computed from the labels of the rows that were passed: not covered by the guarantee."
+)
 
 NO_BETTER = (
     "On these rows the model is no better than a constant. More rows, a larger epsilon or more "
@@ -117,8 +120,6 @@ NO_BETTER = (
 _SCORES = ("rows", "accuracy", "log_loss", "auc", "rmse", "r2")
 _BINS = 10
 _MOST_POINTS = 101
-
-Point = tuple[float, float]
 
 
 class CalibrationBin(NamedTuple):
