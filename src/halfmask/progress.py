@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from multiprocessing.pool import Pool
 from typing import Any, TypeVar
 
+from threadpoolctl import threadpool_limits
+
 Listener = Callable[[str, float], None]
 
 
@@ -80,7 +82,8 @@ def _one_thread() -> None:
     """A worker has a core of its own, and waits for ever on threads that a fork left behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
     _listener.set(None)  # the bar is the parent's
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["OMP_NUM_THREADS"] = "1"  # for our own threads: libraries have read it by now
+    threadpool_limits(limits=1, user_api="blas")
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)

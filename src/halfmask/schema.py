@@ -410,6 +410,14 @@ def _bounds(where: str, bounds: object) -> tuple[float, float]:
     return low, high
 
 
+def has_middle(low: float, high: float) -> bool:
+    """Whether the middle of a range and half of it are numbers, and that half is not zero.
+
+    Labels are divided by it. Which private label then gives no number would show without noise.
+    """
+    return math.isfinite(low + high) and 0 < (high - low) / 2 < math.inf
+
+
 def _date_bounds(where: str, bounds: object) -> tuple[str, str]:
     """Two dates of TOML or of Python, or ISO texts, as ISO texts in UTC."""
     shape = f"{where} has bounds that are not two dates: write bounds = [2000-01-01, 2024-12-31]."
@@ -606,7 +614,13 @@ class Label:
                 f"a class, or bounds = [low, high] for a number."
             )
         if self.bounds is not None:
-            object.__setattr__(self, "bounds", _bounds(where, self.bounds))
+            low, high = _bounds(where, self.bounds)
+            if not has_middle(low, high):
+                raise SchemaError(
+                    f"{where} has bounds [{low:g}, {high:g}], too close or too large to calculate "
+                    "with: write the numbers in another unit."
+                )
+            object.__setattr__(self, "bounds", (low, high))
         else:
             classes = _levels(where, "classes", self.classes)
             if len(classes) < 2:

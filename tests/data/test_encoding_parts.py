@@ -80,6 +80,17 @@ def test_levels_are_followed_by_other_and_missing() -> None:
     assert Levels(levels=("a", "b")).codes(table, "x").tolist() == [1, 2, 3, 0]
 
 
+@pytest.mark.parametrize(
+    "bounds", [(1.0, 1.0000000000000002), (0.0, 5e-324), (1.0, 1.000000000001)]
+)
+def test_a_grid_has_a_value_for_each_level_however_close_its_bounds(
+    bounds: tuple[float, float],
+) -> None:
+    grid = declared_grid(number(bounds=bounds, bins=0))
+    assert isinstance(grid, Grid)
+    assert len(grid.values) == len(grid.edges) + 1 == grid.width - 1
+
+
 def test_bins_of_the_schema_are_the_grid_with_middles_for_values() -> None:
     grid = declared_grid(number(bounds=(0.0, 10.0), bins=4))
     assert grid == Grid(edges=(2.5, 5.0, 7.5), values=(0.0, 3.75, 6.25, 10.0))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import tomli_w
 
-from halfmask.accounting.budget import Budget
+from halfmask.accounting.budget import Budget, printed
 from halfmask.accounting.events import check_relation
 from halfmask.cli.options import PATH, RELATION, schema_option
 from halfmask.cli.output import emit, json_option, note
@@ -381,7 +381,7 @@ def _expected(found: Expectation, rows: int | None, epsilon: float) -> str:
         part = "with so few rows and so small a budget only the base rate is released."
     elif found.verdict == "noise will win":
         part += " Expect hardly more than a constant, or than the free model of public columns."
-    sentence = f"{found.verdict.capitalize()} at epsilon {epsilon:g}: {part}"
+    sentence = f"{found.verdict.capitalize()} at epsilon {printed(epsilon)}: {part}"
     if found.verdict != "noise will not win":
         sentence += f" About {found.rows_needed:,} rows, or a larger epsilon, would be safe."
     if rows is not None and found.counted < rows:

@@ -315,6 +315,8 @@ def declared_grid(column: Column) -> Grid | Levels:
         edges = np.unique(np.concatenate([inner, *crowded]))
         edges = edges[(edges > low) & (edges < high)]
     values = np.concatenate([[low], edges[1:] / 2 + edges[:-1] / 2, [high]])
+    if not len(edges):  # no number lies between the bounds
+        values = np.array([low])
     return _grid(edges, values, _unit(column))
 
 

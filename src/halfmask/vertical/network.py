@@ -501,7 +501,7 @@ class LabelHolder:
         if kept.epsilon != epsilon or len(kept.targets) != len(self._labels):
             raise InputError(
                 f"The run in {self._settings.out} hid {len(kept.targets)} labels at epsilon "
-                f"{kept.epsilon:g}: keep both, or choose another folder. Nothing was sent."
+                f"{kept.epsilon}: keep both, or choose another folder. Nothing was sent."
             )
         return kept
 
