@@ -13,7 +13,7 @@ import pytest
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor, Schema
 from halfmask.datasets import load_adult
-from halfmask.effects import Effect, _told, _View, effects
+from halfmask.effects import Effect, _View, effects
 from halfmask.model import Model
 from halfmask.schema import Label
 
@@ -247,17 +247,6 @@ def test_what_noise_made_is_called_so() -> None:
     assert found["x0"].values[0] < 0 < found["x0"].values[-2]
     share = np.mean([level for name in ("x1", "x2", "x3") for level in found[name].by_noise])
     assert share > 0.8
-
-
-def test_ends_of_bins_are_told_in_few_digits() -> None:
-    """Each within a hundredth of the narrower bin beside it, so that none runs into another."""
-    edges = (1e-9, 39.0625, 195.3125, 1562.5, 5625.0, 19960.9)
-    assert _told(edges) == (0, 39, 195, 1560, 5600, 20000)
-    for some in (edges, (0.001234, 0.002234), (1234567.891, 1234568.5), (-7.25, 3.5)):
-        told, widths = np.array(_told(some)), np.diff(some)
-        near = np.minimum([*widths, np.inf], [np.inf, *widths])
-        assert (np.abs(told - some) <= near / 100 + 1e-6).all()
-    assert (_told(()), _told((3.7,))) == ((), (3.7,))
 
 
 def test_numbers_to_predict_have_effects_in_their_own_unit() -> None:

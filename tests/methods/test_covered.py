@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from halfmask.accounting.ledger import MemoryLedger
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods.additive_descent import Stage
-from halfmask.methods.covered import covered_classes, covered_numbers
+from halfmask.methods.covered import PublicAlone, covered_classes, covered_many, covered_numbers
 
 Floats = np.ndarray
 
@@ -140,6 +141,121 @@ def test_no_row_moves_the_release_beyond_its_moves(
     replaced, withheld = seen.moves
     assert np.linalg.norm(values[0] - values[1]) <= replaced + 1e-9
     assert np.linalg.norm(values[0] - values[2]) <= withheld + 1e-9
+
+
+def alone(scores: Floats, base: Floats, target: Floats) -> PublicAlone:
+    return PublicAlone.of(
+        scores, scores, base, target.astype(np.intp), constant=0.5, constant_noise=0.01
+    )
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("mu", [0.1, 1.0])
+def test_fresh_rows_score_within_the_bar_of_public_columns_alone(mu: float, missing: bool) -> None:
+    """Also where public scores say too much: the gain is of labels, not of what scores expect."""
+    rng, draws, count, steep = np.random.default_rng(6), 120, 4_000, 1.3
+    inside, gaps = 0, []
+    for seed in range(draws):
+        (scores, target), (other, truth) = rows(count, rng), rows(count, rng)
+        weights = (rng.random(count) < 0.8).astype(float) if missing else np.ones(count)
+        base = float(logit(target.mean()))
+        held = alone(base + steep * (scores + 1.5), np.array([0.0, base]), target)
+        constant = log_loss(np.full(count, base), target)
+        found = covered_classes(
+            scores,
+            target,
+            weights,
+            stage(mu, seed),
+            base,
+            1.0,
+            rows=None if missing else float(count),
+            most=1.0,
+            public=replace(held, constant=constant, constant_noise=0.0),
+        )["public_alone"]
+        gap = found["log_loss"] - log_loss(base + steep * (other + 1.5), truth)
+        inside += abs(gap) <= found["log_loss_bar"]
+        gaps.append(gap / found["log_loss_bar"])
+    assert inside / draws >= 0.9
+    assert float(np.std(gaps)) > 0.25, "bars that always hold say nothing"
+
+
+def test_numbers_of_public_columns_alone_too() -> None:
+    rng, inside, draws = np.random.default_rng(7), 0, 100
+    for seed in range(draws):
+        errors, public, fresh = rng.normal(0, [[0.3], [0.4], [0.4]], (3, 3_000))
+        found = covered_numbers(
+            errors, np.ones(3_000), stage(0.2, seed), 0.3, 5.0, rows=3_000.0, most=1.0,
+            public=public,
+        )["public_alone"]  # fmt: skip
+        inside += abs(found["rmse"] - 5 * math.sqrt(np.mean(fresh**2))) <= found["rmse_bar"]
+    assert inside / draws >= 0.9
+
+
+scores_of = st.lists(st.floats(-60, 60), min_size=3, max_size=3)
+
+
+@given(
+    base=st.lists(st.floats(-6, 6), min_size=3, max_size=3),
+    public=scores_of,
+    other=scores_of,
+    one=st.tuples(scores_of, st.integers(0, 2)),
+    two=st.tuples(scores_of, st.integers(0, 2)),
+)
+def test_no_row_moves_what_public_columns_alone_gain_beyond_its_limit(
+    base: list[float],
+    public: list[float],
+    other: list[float],
+    one: tuple[list[float], int],
+    two: tuple[list[float], int],
+) -> None:
+    """A row keeps its public scores; its label and what private columns say may be anything."""
+    known = np.array([public, other]).T
+    values = []
+    for (scores, label), weight in ((one, 1.0), (two, 1.0), (one, 0.0)):
+        seen, target = Moved(), np.array([label, 1])
+        covered_many(
+            np.array([scores, [0.0, 0.0, 0.0]]).T,
+            np.arange(3),
+            np.zeros(3),
+            target,
+            np.array([weight, 1.0]),
+            seen,  # type: ignore[arg-type]
+            rows=2.0,
+            most=1.0,
+            public=alone(known, np.array(base), target),
+        )
+        values.append(seen.value)
+    replaced, withheld = seen.moves
+    assert np.linalg.norm(values[0] - values[1]) <= replaced + 1e-9
+    assert np.linalg.norm(values[0] - values[2]) <= withheld + 1e-9
+    assert abs(values[0][-1] - values[1][-1]) <= math.sqrt(0.1) + 1e-9
+    assert abs(values[0][-1] - values[2][-1]) <= math.sqrt(0.1) + 1e-9
+
+
+@given(
+    errors=st.tuples(st.floats(-9, 9), st.floats(-9, 9)),
+    public=st.tuples(st.floats(-9, 9), st.floats(-9, 9)),
+    missing=st.booleans(),
+)
+def test_no_row_moves_squared_errors_beyond_their_moves(
+    errors: tuple[float, float], public: tuple[float, float], missing: bool
+) -> None:
+    values = []
+    for place, weight in ((0, 1.0), (1, 1.0), (0, 0.0)):
+        seen = Moved()
+        covered_numbers(
+            np.array([errors[place], 0.0]),
+            np.array([weight, 1.0]),
+            seen,  # type: ignore[arg-type]
+            0.5,
+            1.0,
+            rows=None if missing else 2.0,
+            most=1.0,
+            public=np.array([public[place], 0.0]),
+        )
+        values.append(seen.value)
+    assert np.linalg.norm(values[0] - values[1]) <= seen.moves[0] + 1e-9
+    assert np.linalg.norm(values[0] - values[2]) <= seen.moves[1] + 1e-9
 
 
 def test_nothing_but_noise_leaves_no_curve() -> None:

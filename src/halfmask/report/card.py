@@ -7,7 +7,12 @@ import math
 from collections.abc import Sequence
 
 from halfmask.report import words
-from halfmask.report.covered import CONSTANT, NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
+from halfmask.report.covered import (
+    NONE_CLEAR,
+    RELIABILITY_HEADINGS,
+    SCORE_HEADINGS,
+    constant_words,
+)
 from halfmask.report.covered import words as covered_words
 from halfmask.report.facts import NO_BETTER, NOT_COVERED, Facts
 from halfmask.scoring import NOT_PRIVATE
@@ -107,11 +112,13 @@ def _body(facts: Facts, level: int) -> list[str]:
     lines += [f"{head} Budget", ""]
     lines += _table(words.CHARGE_HEADINGS, words.charge_rows(facts))
     if facts.model.details.get("base_rate_only"):
-        lines += [f"**{CONSTANT}**", ""]
+        told = constant_words(facts.model.details, facts.model.classes)
+        lines += [f"**{_text(told)}**", ""]
     if (covered := facts.covered) is not None:
         lines += [f"{head} Scores that the guarantee covers", ""]
         lines += [covered_words(statement.seeded), ""]
         lines += _table(SCORE_HEADINGS, covered.score_rows())
+        lines += [] if covered.compared is None else [covered.compared, ""]
         if covered.reliability:
             lines += _table(RELIABILITY_HEADINGS, covered.reliability_rows())
         elif covered.classes:

@@ -79,6 +79,7 @@ function card(found) {
     element("p", { text: `${roles("private")} private and ${roles("public")} public columns, label included. Method ${found.method}.` }),
     scores.length ? table(`Scores of ${found.name}, covered by the guarantee`, ["Score", "Value", "Bar"], scores)
       : element("p", { class: "quiet", text: "This training released no score of its own." }),
+    covered?.compared ? element("p", { text: covered.compared }) : "",
     element("p", { class: "quiet", text: `In ${found.files.model}` }));
 }
 
