@@ -10,11 +10,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.csv
 import pytest
 from click.testing import CliRunner, Result
 
 from halfmask.cli import main
+from halfmask.data.frames import check_columns
 from halfmask.data.reading import column_names, read_frame
 from halfmask.datasets import load_adult
 from halfmask.errors import DataError
@@ -86,6 +88,16 @@ def test_all_missing_columns_are_named_at_once(model: Path, tmp_path: Path) -> N
     assert done.exit_code == 2
     for name in ("'workclass'", "'education'", "'race'"):
         assert name in done.stderr
+    assert "they may also be left out" in " ".join(done.stderr.split())
+
+
+def test_a_column_that_is_wanted_itself_is_not_suggested_for_another() -> None:
+    frame = pa.table({"education": ["a"], "occupatoin": ["b"]})
+    with pytest.raises(DataError, match="Did you mean 'occupatoin'"):
+        check_columns(frame, ["education", "occupation"])
+    with pytest.raises(DataError) as told:
+        check_columns(frame.drop_columns("occupatoin"), ["education", "occupation"])
+    assert "Did you mean" not in str(told.value)
 
 
 def test_a_spreadsheet_is_answered_with_advice(tmp_path: Path) -> None:

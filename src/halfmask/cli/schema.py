@@ -366,6 +366,8 @@ def _text(found: Checked, file: Path, epsilon: float) -> str:
 
 
 def _counted(found: Checked) -> str:
+    if not found.states:
+        return "no declared column was read"
     parse = sum(state == "parses" for state in found.states.values())
     told = f"{parse} of {len(found.states)} declared columns parse"
     return told if found.faults else f"{told}, no faults"

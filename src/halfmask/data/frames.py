@@ -225,11 +225,13 @@ def _check_present(columns: Sequence[str], names: Sequence[str]) -> None:
     lost = [name for name in names if counts[name] == 0]
     if lost:
         more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
-        some = ("column", "it") if len(lost) == 1 else ("columns", "them")
+        what, it, they = ("column", "it", "it") if len(lost) == 1 else ("columns", "them", "they")
+        # A column that is asked for itself was not meant by another name.
+        free = [column for column in columns if column not in set(names)]
         raise DataError(
-            f"The data has no {some[0]} {', '.join(map(repr, lost[:_SHOWN]))}{more}."
-            f"{suggest(lost[0], columns)} Add {some[1]}; before training, {some[1]} may also be "
-            "left out of the schema."
+            f"The data has no {what} {', '.join(map(repr, lost[:_SHOWN]))}{more}."
+            f"{suggest(lost[0], free)} Add {it}; before training, {they} may also be left out of "
+            "the schema."
         )
     for name in names:
         if counts[name] > 1:
