@@ -43,6 +43,7 @@ _MISSING = rf"\A({'|'.join(MISSING_WORDS)})\z"
 _PLAIN_MOMENT = r"\A\d{4}-\d\d-\d\d([T ][0-2]\d:[0-5]\d:[0-5]\d(\.\d{1,6})?)?\z"
 _ROW = re.compile(r"(?<=', row )\d+")
 _SHOWN = 8  # names in one message
+A_NUMBER = "a number such as 1234.5, with a point and without a unit"
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -329,7 +330,7 @@ def arrow_numbers(table: pa.Table, name: str) -> pa.ChunkedArray:
     if bad is None:
         return words.cast(pa.float64())
     raise DataError(
-        f"Column {name!r}, row {bad + 1}: {_held(words[bad])}not a number. Expected a number, or "
+        f"Column {name!r}, row {bad + 1}: {_held(words[bad])}not a number. Expected {A_NUMBER}, or "
         f"nothing, NA or NaN for a missing one; correct it, or declare the column as a category."
     )
 

@@ -302,7 +302,7 @@ class Workshop:
     def __init__(self, files: Files, rows: FileRows, *, label: str | None = None) -> None:
         self.files, self.rows = files, rows
         self.draft = Draft.open(
-            rows.column_names,
+            [name for name in rows.column_names if name],  # what has no name is left out
             schema_file=files.schema,
             dictionaries=files.dictionaries,
             label=label,
