@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -20,6 +21,8 @@ from halfmask.data.frames import check_columns
 from halfmask.data.reading import column_names, read_frame
 from halfmask.datasets import load_adult
 from halfmask.errors import DataError
+from halfmask.model import Model
+from halfmask.report.facts import gather
 
 TRAIN, TEST, CENSUS = load_adult()
 
@@ -234,4 +237,12 @@ def test_a_model_that_is_a_constant_is_called_so(tmp_path: Path) -> None:
     said = halfmask("train", tmp_path / "few.csv", *words)
     assert said.exit_code == 0, said.output
     assert "This model is a constant" in said.stdout
+    told = re.search(
+        r"share of 'yes', ([\d.]+): released with noise", " ".join(said.stdout.split())
+    )
+    assert told is not None
+    base = Model.load(tmp_path / "m").details["base"]
+    assert float(told[1]) == pytest.approx(base, rel=1e-3)
+    facts = gather(tmp_path / "m", with_effects=False)
+    assert f"share of 'yes', {base:.4g}" in facts.to_json()["constant"]
     assert max(len(line) for line in said.stdout.splitlines() if str(tmp_path) not in line) <= 80

@@ -6,17 +6,20 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import expit, logit
+from scipy.special import expit, logit, softmax
 from sklearn.metrics import roc_auc_score
 
+from halfmask import HalfmaskClassifier, HalfmaskRegressor, Schema
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods.additive_descent import Stage
 from halfmask.methods.covered import PublicAlone, covered_classes, covered_many, covered_numbers
+from halfmask.scoring import judge
 
 Floats = np.ndarray
 
@@ -265,3 +268,41 @@ def test_nothing_but_noise_leaves_no_curve() -> None:
     )
     assert found["reliability"] == []
     assert (found["auc"], found["auc_bar"]) == (0.5, 0.5)
+
+
+def drawn(rng: np.random.Generator, kind: str) -> pa.Table:
+    """Six columns that tell a label, every second one public."""
+    values = 0.5 * rng.normal(size=3_000) + 0.9 * rng.normal(size=(6, 3_000))
+    score = np.array([0.6, -0.4, 0.6, 0.4, -0.6, 0.4]) @ values
+    if kind == "number":
+        label: Floats = np.clip(score + rng.normal(size=3_000), -6, 6)
+    elif kind == "two":
+        label = np.where(rng.random(3_000) < expit(score - 1.2), "b", "a")
+    else:
+        chances = softmax(np.stack([0 * score, score, -1 - score]), axis=0)
+        label = np.array(list("abc"))[(rng.random(3_000) > np.cumsum(chances, axis=0)[:2]).sum(0)]
+    return pa.table({**{f"x{place}": own for place, own in enumerate(values)}, "y": label})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["two", "three", "number"])
+def test_whole_trainings_tell_public_columns_alone_within_the_bar(kind: str) -> None:
+    """Weights of public columns are fitted to other noise: their score is not told too well."""
+    told = {"number": {"bounds": [-6, 6]}, "two": {"classes": ["a", "b"]}}
+    label = {"name": "y", "role": "private", **told.get(kind, {"classes": ["a", "b", "c"]})}
+    number = {"kind": "number", "bounds": [-4, 4]}
+    columns = {f"x{p}": {"role": ("public", "private")[p % 2], **number} for p in range(6)}
+    schema = Schema.from_dict({"label": label, "columns": columns})
+    name = "rmse" if kind == "number" else "log_loss"
+    make = HalfmaskRegressor if kind == "number" else HalfmaskClassifier
+    gaps = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        estimator = make(schema, epsilon=2.0, delta=1e-6, unsafe_seed=seed)
+        model = estimator.fit(drawn(rng, kind)).model_
+        found = model.details["covered"]["public_alone"]
+        fresh = judge(model, [model.encode(drawn(rng, kind), with_label=True)])
+        truth = fresh["public_columns_alone"][name]
+        gaps.append((found[name] - truth) / found[f"{name}_bar"])
+    assert float(np.mean(np.abs(gaps) <= 1)) >= 0.9
+    assert abs(float(np.mean(gaps))) < 0.3, "told too well, or too badly"

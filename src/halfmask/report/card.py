@@ -7,12 +7,7 @@ import math
 from collections.abc import Sequence
 
 from halfmask.report import words
-from halfmask.report.covered import (
-    NONE_CLEAR,
-    RELIABILITY_HEADINGS,
-    SCORE_HEADINGS,
-    constant_words,
-)
+from halfmask.report.covered import NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
 from halfmask.report.facts import NO_BETTER, NOT_COVERED, Facts
 from halfmask.scoring import NOT_PRIVATE
@@ -111,9 +106,8 @@ def _body(facts: Facts, level: int) -> list[str]:
     lines += _table(words.gain_headings(statement), words.gain_rows(facts))
     lines += [f"{head} Budget", ""]
     lines += _table(words.CHARGE_HEADINGS, words.charge_rows(facts))
-    if facts.model.details.get("base_rate_only"):
-        told = constant_words(facts.model.details, facts.model.classes)
-        lines += [f"**{_text(told)}**", ""]
+    if facts.constant is not None:
+        lines += [f"**{_text(facts.constant)}**", ""]
     if (covered := facts.covered) is not None:
         lines += [f"{head} Scores that the guarantee covers", ""]
         lines += [covered_words(statement.seeded), ""]

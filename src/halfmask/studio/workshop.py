@@ -596,6 +596,7 @@ class Workshop:
             "columns": [
                 {**column, "name": shown_name(column["name"])} for column in found["columns"]
             ],
+            "constant": found.get("constant"),
             "covered": found["covered"],
             "effects": [_effect(each) for each in found["effects"][:_MOST_PROBLEMS]],
             "attacker": found["attacker"],
