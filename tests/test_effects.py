@@ -169,6 +169,48 @@ def test_bars_hold_for_many_columns() -> None:
     assert wide < 50, "bars that hold all"
 
 
+def eighty_columns(private: str, rows: int) -> tuple[pa.Table, Schema]:
+    """Sixty numbers and twenty categories that follow one another loosely and tell a label."""
+    rng = np.random.default_rng(4)
+    common, score = rng.standard_normal(rows), np.zeros(rows)
+    columns: dict[str, Any] = {}
+    declared: dict[str, Any] = {}
+    for place in range(80):
+        own = 0.5 * common + np.sqrt(0.75) * rng.standard_normal(rows)
+        role = "private" if private == "all" or place % 2 else "public"
+        weight = 0.6 / np.sqrt(1 + place // 4)
+        if place % 4 == 3:
+            level = np.digitize(own, [-1, 0, 0.7, 1.5])
+            columns[f"x{place}"] = np.array(list("abcde"))[level]
+            known = {"kind": "category", "categories": list("abcde")}
+            score += weight * rng.standard_normal(5)[level]
+        else:
+            columns[f"x{place}"] = own
+            known = {"kind": "number", "bounds": [-4, 4]}
+            score += weight * rng.choice([-1, 1]) * (own if place % 4 else np.abs(own))
+        declared[f"x{place}"] = {"role": role, **known}
+    chance = 1 / (1 + np.exp(score.mean() + 0.8 - score))
+    columns["y"] = np.where(rng.random(rows) < chance, "yes", "no")
+    label = {"name": "y", "role": "private", "classes": ["no", "yes"]}
+    return pa.table(columns), Schema.from_dict({"label": label, "columns": declared})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("private", "rows", "epsilon"),
+    [
+        ("all", 8000, 2.0),
+        pytest.param("half", 8000, 2.0, marks=pytest.mark.hand),
+    ],
+)
+def test_bars_hold_for_eighty_columns(private: str, rows: int, epsilon: float) -> None:
+    frame, schema = eighty_columns(private, rows)
+    estimator = HalfmaskClassifier(schema, epsilon=epsilon, delta=1e-6)
+    held, wide = coverage(lambda: estimator.fit(frame).model_, models=8, judged=3)
+    assert held >= 0.9
+    assert wide < 50, "bars that hold all"
+
+
 def test_the_free_model_is_not_fitted_again_for_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     """No noise goes into it; fitting it took most of the time of a report."""
     model = fitted(census("half", "public"), rows=TRAIN.slice(0, 600)).model_
