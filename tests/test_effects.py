@@ -170,7 +170,8 @@ def test_bars_hold_for_many_columns() -> None:
 
 
 def eighty_columns(private: str, rows: int) -> tuple[pa.Table, Schema]:
-    """Sixty numbers and twenty categories that follow one another loosely and tell a label."""
+    """Columns that follow one another loosely and tell a label; public ones are categories, since
+    public numbers make a training take ten times as long."""
     rng = np.random.default_rng(4)
     common, score = rng.standard_normal(rows), np.zeros(rows)
     columns: dict[str, Any] = {}
@@ -179,15 +180,15 @@ def eighty_columns(private: str, rows: int) -> tuple[pa.Table, Schema]:
         own = 0.5 * common + np.sqrt(0.75) * rng.standard_normal(rows)
         role = "private" if private == "all" or place % 2 else "public"
         weight = 0.6 / np.sqrt(1 + place // 4)
-        if place % 4 == 3:
-            level = np.digitize(own, [-1, 0, 0.7, 1.5])
-            columns[f"x{place}"] = np.array(list("abcde"))[level]
-            known = {"kind": "category", "categories": list("abcde")}
-            score += weight * rng.standard_normal(5)[level]
+        if place % 4 == 3 or role == "public":
+            level = np.digitize(own, [-0.5, 0.8])
+            columns[f"x{place}"] = np.array(list("abc"))[level]
+            known = {"kind": "category", "categories": list("abc")}
+            score += weight * rng.standard_normal(3)[level]
         else:
             columns[f"x{place}"] = own
             known = {"kind": "number", "bounds": [-4, 4]}
-            score += weight * rng.choice([-1, 1]) * (own if place % 4 else np.abs(own))
+            score += weight * rng.choice([-1, 1]) * own
         declared[f"x{place}"] = {"role": role, **known}
     chance = 1 / (1 + np.exp(score.mean() + 0.8 - score))
     columns["y"] = np.where(rng.random(rows) < chance, "yes", "no")
@@ -196,17 +197,11 @@ def eighty_columns(private: str, rows: int) -> tuple[pa.Table, Schema]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("private", "rows", "epsilon"),
-    [
-        ("all", 8000, 2.0),
-        pytest.param("half", 8000, 2.0, marks=pytest.mark.hand),
-    ],
-)
+@pytest.mark.parametrize(("private", "rows", "epsilon"), [("all", 8000, 2.0), ("half", 4000, 3.0)])
 def test_bars_hold_for_eighty_columns(private: str, rows: int, epsilon: float) -> None:
     frame, schema = eighty_columns(private, rows)
     estimator = HalfmaskClassifier(schema, epsilon=epsilon, delta=1e-6)
-    held, wide = coverage(lambda: estimator.fit(frame).model_, models=8, judged=3)
+    held, wide = coverage(lambda: estimator.fit(frame).model_, models=6, judged=3)
     assert held >= 0.9
     assert wide < 50, "bars that hold all"
 
