@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from halfmask.accounting.budget import Budget, printed
 from halfmask.data.derived import function_of
 from halfmask.data.encoding import MAX_LEARNT_LEVELS, declared, level_codes, with_made
-from halfmask.data.frames import dates, numbered, numbers, texts
+from halfmask.data.frames import A_NUMBER, dates, numbered, numbers, texts
 from halfmask.data.reading import FileRows, open_rows
 from halfmask.data.units import first_rows, unit_codes, unit_weights
 from halfmask.errors import DataError, HalfmaskError, SchemaError, suggest
@@ -398,13 +398,13 @@ def _expected(part: Column | Label) -> str:
     """What a private cell should hold, from the schema alone."""
     missing = "nothing, NA or NaN for a missing one"
     if isinstance(part, Label):
-        what = "a number" if part.classes is None else "one of the declared classes"
+        what = A_NUMBER if part.classes is None else "one of the declared classes"
         if part.missing == "skip":
             return f"{what}, or {missing}"
         return f'{what}; a missing label needs missing = "skip" in [label]'
     if part.kind == "date":
         return f"an ISO date such as 2024-01-31, or {missing}"
-    return f"a {'number' if part.kind == 'number' else 'single value'}, or {missing}"
+    return f"{A_NUMBER if part.kind == 'number' else 'a single value'}, or {missing}"
 
 
 # --- warnings

@@ -9,7 +9,6 @@ everything here follows from the model; no row of the data is read, and nothing 
 from __future__ import annotations
 
 import html
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +22,7 @@ from scipy.special import expit, log_expit, ndtr, softmax
 from scipy.stats import t as student
 
 from halfmask.accounting.budget import Budget
-from halfmask.data.encoding import Bins, Coding, Grid, Levels, Scaled
+from halfmask.data.encoding import Coding, Grid, Levels, Scaled
 from halfmask.errors import InputError, suggest
 from halfmask.progress import part_of
 from halfmask.table import CodedFeatures, Encoder, KeptColumn, Table
@@ -389,9 +388,6 @@ class _View:
         if isinstance(coding, Scaled):
             ends = np.linspace(coding.low, coding.high, _POINTS)
             return (*(f"{end:g}" for end in ends), "<missing>")
-        if isinstance(coding, Bins | Grid):
-            edges = _told(coding.edges) if coding.unit == "number" else coding.edges
-            coding = Bins(edges=edges, unit=coding.unit)
         return tuple(name.removeprefix(f"{column.name}=") for name in coding.names(column.name))
 
     # --- effects
@@ -631,21 +627,6 @@ class _View:
         ends = np.cumsum(softmax(scores, axis=1), axis=1)
         drawn = (generator.random(len(ends))[:, None] > ends).sum(axis=1)
         return replace(table, label=np.minimum(drawn, scores.shape[1] - 1))
-
-
-def _told(edges: Sequence[float]) -> tuple[float, ...]:
-    """Ends of bins in few digits, within a hundredth of the narrower bin beside them; one just
-    above zero, of a column that is often zero, is told as zero."""
-    least = 1e-6 * max(map(abs, edges), default=0.0)
-    whole = [0.0 if abs(edge) < least else float(edge) for edge in edges]
-    told = []
-    for edge, widths in zip(whole, itertools.pairwise([0.0, *np.diff(whole), 0.0]), strict=False):
-        near = min((width for width in widths if width > 0), default=0.0) / 100
-        digits = -math.floor(math.log10(near)) - 2 if near else 0
-        while near and abs(round(edge, digits) - edge) > near:
-            digits += 1
-        told.append(round(edge, digits) if near else edge)
-    return tuple(told)
 
 
 def _outputs(fit: Any) -> tuple[AdditiveFit, ...]:

@@ -258,7 +258,8 @@ def _unmatched(
     lost = [
         name
         for name in names
-        if not any(part.matches(name) for part in parts)
+        if name  # what has no name cannot be declared
+        and not any(part.matches(name) for part in parts)
         and not any(_matches(pattern, name) for pattern in ignored)
     ]
     if lost:
@@ -377,7 +378,10 @@ def known_keys(where: str, given: Mapping[str, Any], known: Sequence[str]) -> No
 
 def _name(where: str, name: object) -> None:
     if not isinstance(name, str) or not name.strip():
-        raise SchemaError(f'{where} has no name: write name = "..." with the column\'s name.')
+        raise SchemaError(
+            f'{where} has no name: write name = "..." with the column\'s name; a column that has '
+            "none in the file is left out."
+        )
 
 
 def _party(where: str, party: object) -> None:

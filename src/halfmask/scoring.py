@@ -146,11 +146,10 @@ def _public_alone(model: Model, rows: Table) -> Floats | None:
         return None
     outputs = getattr(fit, "outputs", (fit,))
     found = [output.offset(rows.coded) for output in outputs]
-    if any(offset is None for offset in found) or model.details.get("pooled_classes"):
+    if any(offset is None for offset in found):
         return None
     if len(found) > 1:
-        chances: Floats = softmax(np.column_stack(found), axis=1)
-        return chances
+        return _of_pools(model.details, np.column_stack(found))
     scores: Floats = np.asarray(found[0], dtype=np.float64)
     if model.task == "regression":
         assert model.label_bounds is not None
@@ -159,6 +158,20 @@ def _public_alone(model: Model, rows: Table) -> Floats | None:
         return numbers
     second = expit(scores)
     return np.column_stack([1 - second, second])
+
+
+def _of_pools(details: Mapping[str, Any], scores: Floats) -> Floats | None:
+    """Chances of classes; rare ones that share a score have their share of its chance."""
+    if not details.get("pooled_classes"):
+        chances: Floats = softmax(scores, axis=1)
+        return chances
+    pool, share = details.get("pool"), np.asarray(details.get("base"), dtype=np.float64)
+    if pool is None or not len(pool) == len(share) == scores.shape[1]:
+        return None  # an older model does not say which classes share a score
+    _, first, pools = np.unique(pool, return_index=True, return_inverse=True)
+    within = share / np.bincount(pools, share)[pools]
+    found: Floats = softmax(scores[:, first], axis=1)[:, pools] * within
+    return found
 
 
 def _brief(label: NDArray[Any], predicted: Floats, *, numbers: bool) -> dict[str, float | None]:

@@ -27,6 +27,7 @@ from halfmask.data.encoding import (
     learnt_grid,
     level_codes,
     same_levels,
+    told_edges,
 )
 from halfmask.errors import DataError, SchemaError
 from halfmask.schema import DEFAULT_BINS, Column
@@ -63,6 +64,41 @@ def test_widths_and_names_of_a_coding() -> None:
     dated = Bins(edges=(86400.0,), unit="date").names("x")
     assert "1970-01-02" in dated[0]
     assert "1970-01-02" in dated[1]
+
+
+def test_ends_of_bins_are_told_in_few_digits() -> None:
+    """Each within a hundredth of the narrower bin beside it, so that none runs into another."""
+    edges = (1e-9, 39.0625, 195.3125, 1562.5, 5625.0, 19960.9)
+    assert told_edges(edges) == (0, 39, 195, 1560, 5600, 20000)
+    for some in (edges, (0.001234, 0.002234), (1234567.891, 1234568.5), (-7.25, 3.5)):
+        told, widths = np.array(told_edges(some)), np.diff(some)
+        near = np.minimum([*widths, np.inf], [np.inf, *widths])
+        assert (np.abs(told - some) <= near / 100 + 1e-6).all()
+    assert (told_edges(()), told_edges((3.7,))) == ((), (3.7,))
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        (1e6, 2e6, 3e6),
+        (1234567.0, 1234568.0, 1234569.0),
+        (1e-9, 2e-9, 1.0),
+        (-1.7e308, 0.0, 1.7e308),
+        (5e-324, 1e-323),
+        (999999.25, 999999.5),
+    ],
+)
+def test_every_bin_has_a_name_of_its_own_however_large_its_ends(edges: tuple[float, ...]) -> None:
+    names = Bins(edges=edges).names("x")
+    assert len(set(names)) == len(edges) + 2
+    lows = [float(name.split("=")[1].split("..")[0]) for name in names[1:-1]]
+    assert lows == sorted(set(lows))
+
+
+def test_ends_above_a_million_are_told_in_all_their_digits() -> None:
+    assert Bins(edges=(1234567.0, 2234567.5)).names("x")[1] == "x=1230000..2230000"
+    assert Bins(edges=(1234567.0, 1234569.0)).names("x")[1] == "x=1234567..1234569"
+    assert Bins(edges=(2e6,)).names("x")[0] == "x=..2000000"
 
 
 def test_a_scaled_number_stays_within_one_and_a_missing_one_is_zero() -> None:

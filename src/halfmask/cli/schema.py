@@ -77,6 +77,8 @@ def init(file: str, label: str | None, dictionary: str | None, short: bool, as_j
     from halfmask.data.reading import read_frame
 
     kinds = column_kinds(read_frame(file))
+    if kinds.pop("", None) is not None:
+        note("A column without a name is left out: name it in the file to use it.")
     _check_label(kinds, label)
     if not short and dictionary is None:
         if len(kinds) > _WIDE:
@@ -366,6 +368,8 @@ def _text(found: Checked, file: Path, epsilon: float) -> str:
 
 
 def _counted(found: Checked) -> str:
+    if not found.states:
+        return "no declared column was read"
     parse = sum(state == "parses" for state in found.states.values())
     told = f"{parse} of {len(found.states)} declared columns parse"
     return told if found.faults else f"{told}, no faults"

@@ -58,8 +58,26 @@ def _range_values(table: pa.Table, column: str, unit: RangeUnit) -> np.ndarray:
     return dates(table, column) if unit == "date" else numbers(table, column)
 
 
-def _edge_name(edge: float, unit: RangeUnit) -> str:
-    return moment_text(round(edge * 10**6) * 1000) if unit == "date" else f"{edge:g}"
+def _edge_names(edges: Sequence[float], unit: RangeUnit) -> list[str]:
+    if unit == "date":
+        return [moment_text(round(edge * 10**6) * 1000) for edge in edges]
+    return [f"{edge:.15g}" for edge in told_edges(edges)]
+
+
+def told_edges(edges: Sequence[float]) -> tuple[float, ...]:
+    """Ends of bins in few digits, within a hundredth of the narrower bin beside them; one just
+    above zero, of a column that is often zero, is told as zero. A lone one has six digits."""
+    least = 1e-6 * max(map(abs, edges), default=0.0)
+    whole = [0.0 if abs(edge) < least else float(edge) for edge in edges]
+    # Halves, since two ends may be as far apart as numbers get.
+    halves = [0.0, *(high / 2 - low / 2 for low, high in itertools.pairwise(whole)), 0.0]
+    told = []
+    for edge, beside in zip(whole, itertools.pairwise(halves), strict=False):
+        near = min((half for half in beside if half > 0), default=abs(edge) / 2e4) / 50
+        shorter = (float(f"{edge:.{digits}g}") for digits in range(1, 18))
+        told.append(next(short for short in shorter if abs(short - edge) <= near))
+    apart = all(low < high for low, high in itertools.pairwise(told))
+    return tuple(told) if apart else tuple(edges)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +95,7 @@ class _Intervals:
         return len(self.edges) + 2
 
     def names(self, column: str) -> list[str]:
-        ends = ["", *(_edge_name(edge, self.unit) for edge in self.edges), ""]
+        ends = ["", *_edge_names(self.edges, self.unit), ""]
         spans = [f"{column}={low}..{high}" for low, high in itertools.pairwise(ends)]
         return [*spans, f"{column}=<missing>"]
 

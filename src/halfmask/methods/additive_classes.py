@@ -20,7 +20,7 @@ from scipy.special import log_expit, log_softmax, softmax
 from halfmask.data.products import BLOCK, CodeSums
 from halfmask.methods.additive import AdditiveFit, AdditiveRun, believed_slope, kept_of
 from halfmask.methods.additive_descent import Descent, Moves, PrivatePart
-from halfmask.methods.covered import covered_many
+from halfmask.methods.covered import PublicAlone, covered_many
 from halfmask.methods.public_sums import fit_public_class_sums
 from halfmask.methods.smooth_codes import LevelFeatures, share_by_level
 from halfmask.table import CodedColumn, Table
@@ -226,6 +226,7 @@ class ClassesRun(AdditiveRun):
         elif self._public:
             everyone, outputs = self._free_models(outputs)
             offset = everyone[:, self._here]
+            self.details["free_score"] = self._free_loss(everyone, within)
         known = base[:, None] if offset is None else offset
         extra, variance, centre = np.zeros((pools, 1)), np.zeros(pools), np.zeros(pools)
         added, private = np.zeros(pools), [np.zeros((0, pools))] * 0
@@ -243,6 +244,7 @@ class ClassesRun(AdditiveRun):
             added = part.intercept - (base if offset is None else 0.0)
             extra = self._scores(stage, private) + added[:, None]
             variance, centre = part.variance, part.mean - (base if offset is None else 0.0)
+        alone: PublicAlone | None = None
         if self._label_private and offset is not None and everyone is not None:
             if self._groups is not None:
                 # Sums were of weighed rows; base rates are those of rows as they are.
@@ -252,6 +254,8 @@ class ClassesRun(AdditiveRun):
                     replace(output, offset_start=output.offset_start + float(own))
                     for output, own in zip(outputs, move, strict=True)
                 ]
+            if self._private:
+                alone = self._beside_shares(offset, everyone, base, shares)
             # The whole score is held against the base rates.
             extra = extra + offset - base[:, None]
             variance = variance + everyone.var(axis=1)
@@ -259,7 +263,7 @@ class ClassesRun(AdditiveRun):
             known, everyone = base[:, None], None
         bends = self._typical_bends(base[:, None] if everyone is None else everyone)
         shifts, slope = self._compared_classes(known, extra, centre, variance, bends)
-        self._cover_classes(known + shifts[:, None] + slope * extra, within)
+        self._cover_classes(known + shifts[:, None] + slope * extra, within, alone)
         held = self._label_private and offset is not None
         for k, output in enumerate(outputs):
             weights_of = list(output.weights)
@@ -292,6 +296,7 @@ class ClassesRun(AdditiveRun):
             moves = (math.sqrt(2), 1.0)
             counts = self._base_stage.release(counts, moves)
             self._unclear = _UNCLEAR * self._base_stage.noise(moves)
+            self._base_doubt = self._base_stage.noise(moves) / self._even_n
             # No class is rarer than noise allows to tell.
             counts = np.maximum(counts, self._unclear / _UNCLEAR)
         else:
@@ -309,6 +314,7 @@ class ClassesRun(AdditiveRun):
         pool[rare] = int((~rare).sum())
         total = np.bincount(pool, shares)
         self.details["pooled_classes"] = int(rare.sum())
+        self.details["pool"] = pool.tolist()
         return pool, np.log(total), np.log(shares / total[pool])
 
     def _empty(self, intercept: float) -> AdditiveFit:
@@ -361,6 +367,12 @@ class ClassesRun(AdditiveRun):
                 replace(output, free=free, free_columns=places, offset_scale=1.0, log_chance=True)
             )
         return log_softmax(np.stack(scores), axis=0), found
+
+    def _free_loss(self, everyone: Floats, within: Floats) -> dict[str, float]:
+        """How well public columns alone tell a public class, on rows that they did not see."""
+        classes = self._shards.gather(self._class.astype(np.float64)).astype(np.intp)
+        told = everyone[self._pool[classes], np.arange(len(classes))] + within[classes]
+        return {"log_loss": -float(np.average(told, weights=self._shards.gather(self._given)))}
 
     # --- private columns
 
@@ -473,7 +485,24 @@ class ClassesRun(AdditiveRun):
         self.details["slope"] = {"estimate": slope, "noise": blur, "used": used}
         return shifts, used
 
-    def _cover_classes(self, scores: Floats, within: Floats) -> None:
+    def _beside_shares(
+        self, offset: Floats, everyone: Floats, base: Floats, shares: Floats
+    ) -> PublicAlone:
+        """Public scores held against the released shares of classes."""
+        logs = np.log(shares)
+        constant = -float(shares @ logs)
+        return PublicAlone.of(
+            offset,
+            everyone,
+            base,
+            self._target,
+            constant=constant,
+            constant_noise=self._base_doubt * float(np.linalg.norm(logs + constant)),
+        )
+
+    def _cover_classes(
+        self, scores: Floats, within: Floats, alone: PublicAlone | None = None
+    ) -> None:
         assert self._covered_stage is not None
         if scores.shape[1] == 1:
             scores = np.repeat(scores, len(self._target), axis=1)
@@ -487,4 +516,5 @@ class ClassesRun(AdditiveRun):
             self._covered_stage,
             rows=rows,
             most=self._most,
+            public=alone,
         )

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from halfmask.report import words
-from halfmask.report.covered import CONSTANT, NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
+from halfmask.report.covered import NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
 from halfmask.report.facts import NO_BETTER, SCORES_NOT_COVERED, Facts
 from halfmask.scoring import REFERENCE_NOT_PRIVATE
@@ -106,12 +106,13 @@ def _body(facts: Facts, level: int) -> list[str]:
     lines += _table(words.gain_headings(statement), words.gain_rows(facts))
     lines += [f"{head} Budget", ""]
     lines += _table(words.CHARGE_HEADINGS, words.charge_rows(facts))
-    if facts.model.details.get("base_rate_only"):
-        lines += [f"**{CONSTANT}**", ""]
+    if facts.constant is not None:
+        lines += [f"**{_text(facts.constant)}**", ""]
     if (covered := facts.covered) is not None:
         lines += [f"{head} Scores that the guarantee covers", ""]
         lines += [covered_words(statement.seeded), ""]
         lines += _table(SCORE_HEADINGS, covered.score_rows())
+        lines += [] if covered.compared is None else [covered.compared, ""]
         if covered.reliability:
             lines += _table(RELIABILITY_HEADINGS, covered.reliability_rows())
         elif covered.classes:

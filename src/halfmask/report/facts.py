@@ -24,7 +24,7 @@ from halfmask.effects import WITH_BARS, Effect, effects
 from halfmask.errors import DataError, InputError, LedgerError
 from halfmask.model import Model
 from halfmask.model_folder import damaged, ledger_of, read_json, rebuilt
-from halfmask.report.covered import Covered, covered_scores
+from halfmask.report.covered import Covered, constant_words, covered_scores
 from halfmask.report.plots import Point
 from halfmask.schema import Column
 from halfmask.scoring import judge
@@ -307,6 +307,13 @@ class Facts:
         """The model's statement."""
         return self.model.privacy
 
+    @property
+    def constant(self) -> str | None:
+        """What is to be said of a model that is a constant; None of any other."""
+        if not self.model.details.get("base_rate_only"):
+            return None
+        return constant_words(self.model.details, self.model.classes)
+
     def to_json(self) -> dict[str, Any]:
         """The facts as a JSON object."""
         return {
@@ -325,6 +332,7 @@ class Facts:
             "budget": asdict(self.budget),
             "learning": [{"step": step, "loss": loss} for step, loss in self.learning],
             "learning_of": self.learning_of,
+            "constant": self.constant,
             "covered": None if self.covered is None else self.covered.to_json(),
             "effects": [effect.to_json() for effect in self.effects],
             "audits": [asdict(audit) for audit in self.audits],

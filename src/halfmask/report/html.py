@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from halfmask.report import plots, words
-from halfmask.report.covered import CONSTANT, NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
+from halfmask.report.covered import NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
 from halfmask.report.facts import NO_BETTER, SCORES_NOT_COVERED, ColumnFacts, Facts, gather
 from halfmask.report.plots import data_table, figure, inline_svg
@@ -229,8 +229,8 @@ def _figure(ax: Any, name: str, title: str, caption: str, table: str) -> str:
 
 def _covered(facts: Facts) -> str:
     covered = facts.covered
-    if facts.model.details.get("base_rate_only"):
-        return f'<p class="verdict bad">{escape(CONSTANT)}</p>'
+    if facts.constant is not None:
+        return f'<p class="verdict bad">{escape(facts.constant)}</p>'
     if covered is None:
         return (
             "<p>This training released no score of its own. The method additive does, wherever "

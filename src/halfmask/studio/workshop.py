@@ -302,7 +302,7 @@ class Workshop:
     def __init__(self, files: Files, rows: FileRows, *, label: str | None = None) -> None:
         self.files, self.rows = files, rows
         self.draft = Draft.open(
-            rows.column_names,
+            [name for name in rows.column_names if name],  # what has no name is left out
             schema_file=files.schema,
             dictionaries=files.dictionaries,
             label=label,
@@ -596,6 +596,7 @@ class Workshop:
             "columns": [
                 {**column, "name": shown_name(column["name"])} for column in found["columns"]
             ],
+            "constant": found.get("constant"),
             "covered": found["covered"],
             "effects": [_effect(each) for each in found["effects"][:_MOST_PROBLEMS]],
             "attacker": found["attacker"],
