@@ -147,6 +147,8 @@ class Mutant:
     line: int
     kind: str
     within: str
+    words: str
+    """The part that is changed, before and after."""
     put: Callable[[], str]
     """The whole text of the file with the change."""
 
@@ -171,6 +173,10 @@ def mutants(own: str) -> list[Mutant]:
         setattr(holder, name, old)
         return text
 
+    def words(old: ast.AST, new: ast.AST) -> str:
+        texts = (ast.unparse(each).splitlines()[0] for each in (old, new))
+        return " -> ".join(texts)
+
     def visit(holder: ast.AST, within: tuple[str, ...], inside: bool) -> None:
         for name, value in ast.iter_fields(holder):
             for place, child in enumerate(value if isinstance(value, list) else [value]):
@@ -193,7 +199,7 @@ def mutants(own: str) -> list[Mutant]:
                     new = ast.copy_location(other, child)
                     at = place if isinstance(value, list) else None
                     made.append(
-                        Mutant(own, getattr(child, "lineno", 0), kind, path,
+                        Mutant(own, getattr(child, "lineno", 0), kind, path, words(child, other),
                                lambda h=holder, n=name, a=at, o=new: put(h, n, a, o))
                     )  # fmt: skip
                 visit(child, names, deeper)
@@ -425,7 +431,7 @@ def _stage(name: str, alive: list[Mutant]) -> list[str]:
             return tried(mutant, session, chosen, 4 + 3 * total) if chosen else "survived"
 
         for own in {each.own for each in alive}:
-            same = Mutant(own, 0, "unchanged", "", partial(_text, own))
+            same = Mutant(own, 0, "unchanged", "", "", partial(_text, own))
             if end(same, ENOUGH / 4) != "survived":
                 raise SystemExit(f"{own} fails {name} unchanged")
         found = []
@@ -468,8 +474,7 @@ def main() -> int:
         alive = [each for each in alive if id(each) not in gone]
         print(f"    {dict(ends)}, {len(alive)} alive", flush=True)
     for each in alive:
-        words = _text(each.own).splitlines()[each.line - 1].strip()
-        print(f"survived: {each.own}:{each.line} ({each.kind}): {words}")
+        print(f"survived: {each.own}:{each.line} in {each.within} ({each.kind}): {each.words}")
     score = 1 - len(alive) / max(tried_in_all, 1)
     print(f"{tried_in_all} mutants, {dict(ends)}, {len(alive)} survived, score {score:.1%}")
     return 0
