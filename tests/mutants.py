@@ -92,9 +92,9 @@ SENSITIVITY: dict[str, tuple[str, ...]] = {
                                "AdmmParty._bound", "AdmmParty._open_series"),
 }  # fmt: skip
 """The parts of a file that bound how far a release moves, where a file has others too."""
-QUICK = 0.6
+QUICK = 1.5
 """Seconds of a core: tests that take longer on sound code are left out."""
-ENOUGH = 5.0
+ENOUGH = 6.0
 """Seconds of a core that sound code takes for a file's tests of one mutant: others are left out."""
 EXAMPLES = 10
 """Examples of a property, at most; the same ones for every mutant."""
@@ -300,51 +300,64 @@ def _fewer_examples(session: Any) -> None:
             function._hypothesis_internal_use_settings = settings(own, max_examples=few)
 
 
-class _TooSlow(BaseException):
-    pass
-
-
 Sound = dict[str, tuple[float, list[str]]]
 
 
 def _sound(session: Any) -> Sound:
-    """Run each test on sound code: its seconds, and the functions of the package it enters."""
+    """Run each test on sound code: its seconds, and the functions of the package it enters.
+
+    Each runs in a process of its own, which its timer ends where the test takes too long.
+    """
+    found: Sound = {}
+    for item in session.items:
+        began, ended = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(began)
+            _sound_test(session, item, ended)
+        os.close(ended)
+        with open(began, encoding="utf-8") as answer:
+            text = answer.read()
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status == -signal.SIGPROF or text == "skipped":
+            continue
+        if status != 0 or not text:
+            raise SystemExit(f"{item.nodeid} fails on sound code")
+        seconds, entered = json.loads(text)
+        if seconds < QUICK:
+            found[item.nodeid] = (seconds, entered)
+    return found
+
+
+def _sound_test(session: Any, item: Any, out: int) -> None:
+    """Run one test, write what is known of it, and end the process."""
+    _silent()
     watch = _Watch(ends=False)
     session.config.pluginmanager.register(watch)
-    entered: set[str] = set()
-    start = str(SOURCE)
+    entered: set[Any] = set()
 
     def note(frame: Any, event: str, arg: Any) -> None:
-        code = frame.f_code
-        if code.co_filename.startswith(start):
-            entered.add(f"{code.co_filename}:{code.co_qualname.split('.<locals>')[0]}")
+        entered.add(frame.f_code)
 
-    def stop(number: int, frame: Any) -> None:
-        raise _TooSlow
-
-    signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_PROF, 1.5 * QUICK)
     threading.settrace(note)
-    found: Sound = {}
-    for item, after in zip(session.items, [*session.items[1:], None], strict=True):
-        entered.clear()
-        watch.failed = watch.skipped = False
-        before = _spent()
-        sys.settrace(note)
-        signal.setitimer(signal.ITIMER_VIRTUAL, 1.5 * QUICK)
-        try:
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
-        except _TooSlow:
-            session._setupstate.teardown_exact(None)
-            watch.skipped = True
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        sys.settrace(None)
-        seconds = _spent() - before
-        if watch.skipped or seconds >= QUICK:
-            continue
-        if watch.failed:
-            raise SystemExit(f"{item.nodeid} fails on sound code")
-        found[item.nodeid] = (seconds, sorted(entered))
-    return found
+    sys.settrace(note)
+    before = _spent()
+    item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+    sys.settrace(None)
+    seconds = _spent() - before
+    if watch.failed:
+        os._exit(1)
+    start = str(SOURCE)
+    names = {
+        f"{code.co_filename}:{code.co_qualname.split('.<locals>')[0]}"
+        for code in entered
+        if code.co_filename.startswith(start)
+    }
+    answer = "skipped" if watch.skipped else json.dumps([seconds, sorted(names)])
+    with open(out, "w", encoding="utf-8") as file:
+        file.write(answer)
+    os._exit(0)
 
 
 def _ended(child: int, seconds: float) -> int | None:

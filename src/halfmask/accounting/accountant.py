@@ -213,8 +213,10 @@ class Composition:
         if _hockey_stick(losses, probabilities, low) <= target:
             return low
         root = max(low, _crossing(losses, probabilities, target, low))
+        # Near the smallest doubles the crossing is off by far more: steps that double soon pass it.
+        step = 1e-13 + 1e-9 * root
         while root < safe and _hockey_stick(losses, probabilities, root) > target:
-            root += 1e-13 + 1e-9 * root
+            root, step = root + step, 2 * step
         return min(safe, root)
 
 
