@@ -425,9 +425,10 @@ def _sampled_delta(epsilon: Floats, noise: float, rate: float, direction: Direct
     """
     if direction == "remove":
         rest = -(1 - rate) * np.exp(-epsilon)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", divide="ignore"):
             near = np.log1p(np.expm1(np.minimum(epsilon, 1.0)) / rate)
-        inner = np.where(epsilon < 1, near, epsilon - math.log(rate) + np.log1p(rest))
+            beyond = epsilon - math.log(rate) + np.log1p(rest)
+        inner = np.where(epsilon < 1, near, beyond)
         return rate * _plain(inner, 1 / noise)
     if direction == "add":
         log_keep = math.log1p(-rate) if rate < 1 else -math.inf
