@@ -42,6 +42,7 @@ _MECHANISMS = ("mechanisms/release.py", "mechanisms/noise.py", "mechanisms/clipp
                "mechanisms/shards.py")  # fmt: skip
 TESTS: dict[str, tuple[str, ...]] = {
     "accounting/test_accountant_parts.py": _ACCOUNTING,
+    "accounting/test_accountant.py": _ACCOUNTING,
     "mechanisms/test_release_parts.py": _MECHANISMS,
     "data/test_encoding_parts.py": ("data/encoding.py",),
     "mechanisms/test_clipping_and_sampling.py": _MECHANISMS,
@@ -68,7 +69,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "methods/test_one_shot.py": ("methods/moments.py",),
     "accounting/test_pairs.py": _ACCOUNTING,
     "accounting/test_calibrate.py": _ACCOUNTING,
-    "accounting/test_accountant.py": _ACCOUNTING,
     "audit/test_replay.py": ("methods/gd.py", "methods/label_span.py", "mechanisms/release.py"),
 }  # fmt: skip
 """Which files each file of tests is about, the quick ones first."""
@@ -208,6 +208,26 @@ def mutants(own: str) -> list[Mutant]:
     return made
 
 
+def _called_at_import(own: str) -> set[str]:
+    """The functions of a file that run while it is loaded: what they make is seen by all tests."""
+    entered: set[str] = set()
+    path = str(SOURCE / own)
+
+    def note(frame: Any, event: str, arg: Any) -> None:
+        if frame.f_code.co_filename == path:
+            entered.add(frame.f_code.co_qualname)
+
+    module = importlib.import_module(_module(own))
+    sys.settrace(note)
+    _loaded(_text(own), SOURCE / own, module)
+    sys.settrace(None)
+    return entered
+
+
+def _module(own: str) -> str:
+    return "halfmask." + own.removesuffix(".py").replace("/", ".")
+
+
 _PLAIN = (int, float, str, bytes, bool, tuple, frozenset, type(None))
 
 
@@ -218,18 +238,21 @@ def _function(thing: Any) -> Any:
     return thing if isinstance(thing, types.FunctionType) else None
 
 
-def graft(text: str, path: Path, module: Any) -> None:
-    """Put the code of a changed file into the loaded module, of which others hold parts already."""
-    fresh: dict[str, Any] = {"__name__": module.__name__, "__file__": str(path)}
-    loaded = dict(sys.modules)
+def _loaded(text: str, path: Path, module: Any) -> dict[str, Any]:
+    """What the text of a file makes, beside the loaded module."""
     scratch = types.ModuleType(module.__name__)
-    scratch.__dict__.update(fresh)
+    scratch.__dict__["__file__"] = str(path)
     sys.modules[module.__name__] = scratch  # dataclasses look their module up
     try:
         exec(compile(text, str(path), "exec"), scratch.__dict__)
     finally:
-        sys.modules.update({module.__name__: loaded[module.__name__]})
-    _graft(vars(scratch), module, module.__name__)
+        sys.modules[module.__name__] = module
+    return vars(scratch)
+
+
+def graft(text: str, path: Path, module: Any) -> None:
+    """Put the code of a changed file into the loaded module, of which others hold parts already."""
+    _graft(_loaded(text, path, module), module, module.__name__)
 
 
 def _graft(fresh: Any, live: Any, module: str) -> None:
@@ -388,8 +411,7 @@ def tried(mutant: Mutant, session: Any, chosen: list[Any], limit: float) -> str:
         _silent()
         resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit)))
         try:
-            name = "halfmask." + mutant.own.removesuffix(".py").replace("/", ".")
-            graft(text, SOURCE / mutant.own, importlib.import_module(name))
+            graft(text, SOURCE / mutant.own, importlib.import_module(_module(mutant.own)))
             session.config.pluginmanager.register(_Watch(ends=True))
             for item, after in zip(chosen, [*chosen[1:], None], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
@@ -432,9 +454,11 @@ def _stage(name: str, alive: list[Mutant]) -> list[str]:
         print(f"{name}: {len(alive)} mutants, {len(quick)} of {len(session.items)} tests are quick",
               flush=True)  # fmt: skip
 
+        at_import = {own: _called_at_import(own) for own in {each.own for each in alive}}
+
         def end(mutant: Mutant, enough: float) -> str:
             entry = f"{SOURCE / mutant.own}:{mutant.within}"
-            whole = _named(mutant) is None
+            whole = _named(mutant) is None or mutant.within in at_import[mutant.own]
             chosen, total = [], 0.0
             for item in quick:
                 seconds, entered = sound[item.nodeid]
@@ -495,9 +519,7 @@ def main() -> int:
 
 def _named(mutant: Mutant) -> Any:
     """The function in which a mutant lies, or None where it lies in none."""
-    thing: Any = importlib.import_module(
-        "halfmask." + mutant.own.removesuffix(".py").replace("/", ".")
-    )
+    thing: Any = importlib.import_module(_module(mutant.own))
     for name in mutant.within.split("."):
         thing = vars(thing).get(name) if hasattr(thing, "__dict__") else None
     return _function(thing)
