@@ -300,3 +300,20 @@ def test_rows_of_machines_lie_one_after_another() -> None:
     assert own_place(3, Second()) == slice(2, 5)
     assert rows_in_all(3, Second()) == 9
     assert total_of(np.array([1.0, 2.5]), Second()) == 9.5
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
+def test_noise_that_is_none_has_no_grid(bad: float) -> None:
+    with pytest.raises(InputError, match="finite noise standard deviation"):
+        noise_grid(bad)
+
+
+def test_one_number_is_widened_by_one_grid() -> None:
+    assert widened_std(1.0, 1, ONE, reserve=0.0) == 1 + 1.5 * noise_grid(2.0)
+
+
+def test_steps_on_one_row_are_steps() -> None:
+    how = {"rate": 0.5, "clip_norm": 1.0, "noise_multiplier": 4.0, "steps": 1, "what": "one row"}
+    PrivateStep(seeded(), rows=1, **how)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="at least one row"):
+        PrivateStep(seeded(), rows=0, **how)  # type: ignore[arg-type]
