@@ -50,6 +50,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "mechanisms/test_noise.py": _MECHANISMS,
     "mechanisms/test_ziggurat.py": _MECHANISMS,
     "vertical/test_aggregate.py": ("vertical/experts.py",),
+    "vertical/test_share_parts.py": ("vertical/admm_party.py",),
     "vertical/test_sensitivity.py": ("vertical/admm_party.py",),
     "methods/test_moment_sensitivity.py": ("methods/moments.py",),
     "accounting/test_ledger_tampering.py": _LEDGER,
