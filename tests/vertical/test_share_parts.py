@@ -55,7 +55,7 @@ def test_a_replaced_row_moves_twice_its_norm_and_a_withheld_one_once():
 @pytest.mark.parametrize(("bound", "radius", "norm"), [(4.0, 2.0, 1.0), (0.5, 3.0, 0.7)])
 def test_row_bounds_are_the_highest_point_over_all_moves(kappa, bound, radius, norm):
     """docs/proofs/admm_row.md, searched for on a grid."""
-    h = np.linspace(0, 2 * radius, 200_001)
+    h = np.linspace(0, 2 * radius, 2_000_001)
     amplitude = norm * radius + bound
     others = np.max(np.minimum(amplitude**2 / 2, 2 * norm * amplitude * h) - kappa * h**2)
     withheld = np.max(np.minimum(amplitude**2 / 4, norm * amplitude * h) - kappa * h**2)
