@@ -441,3 +441,12 @@ def test_epsilon_near_the_smallest_doubles_takes_few_looks_and_is_not_below_the_
     least = 1 / (2 * 0.001**2) + z / 0.001 + math.log(1e-300)
     assert least < found < least * 1.001
     assert len(looks) < 60
+
+
+@pytest.mark.parametrize("mu", [1e3, 1e5, 1e18])
+def test_releases_with_hardly_any_noise_beside_sampled_steps_have_an_epsilon(mu: float) -> None:
+    """Their grid may be so wide that e to the power of its interval is no double."""
+    plain = GaussianEvent(replace=mu, withhold=mu)
+    found = epsilon([plain, step(1.0, 0.1)], delta=1e-6, relation="replace")
+    # Φ(−4.7) is above delta; the closed form itself is raised by its rounding.
+    assert mu**2 / 2 + 4.7 * mu < found <= gaussian_epsilon(math.hypot(mu, 2.0), 1e-6) * (1 + 1e-9)

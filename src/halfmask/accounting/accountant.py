@@ -472,7 +472,8 @@ def connect_the_dots(
     curve = np.concatenate([np.exp(-grid) * lower(grid), above])
     step = np.diff(curve)
     mass = np.zeros(len(curve))
-    mass[:-1] += step / math.expm1(interval)
+    # What is taken from a bin is rounded towards zero on a grid beyond e^709, which only adds.
+    mass[:-1] += step / (math.expm1(interval) if interval < 700 else math.inf)
     mass[1:] += step / math.expm1(-interval)
     mass[0] -= curve[0]
     mass[bottom] += 1.0
