@@ -355,8 +355,8 @@ def test_what_is_added_to_every_bin_is_what_the_proof_says() -> None:
         transform = 20 * UNIT * math.log2(size) * np.linalg.norm(spectrum)
         entries = written_weight_error(log_p, weights, total) + UNIT
         assert made.total == pytest.approx(total, rel=1e-14)
-        assert made.transform_error == pytest.approx(1.01 * transform, rel=1e-9)
-        assert made.weight_error == pytest.approx(1.01 * entries, rel=1e-9)
+        assert made.transform_error == pytest.approx(1.01 * transform, rel=1e-9, abs=0)
+        assert made.weight_error == pytest.approx(1.01 * entries, rel=1e-9, abs=0)
         parts.append(made)
         spectra.append((np.abs(spectrum) + 1.01 * (transform + entries), transform, entries, count))
     whole = np.prod([size_of**count for size_of, _, _, count in spectra], axis=0)
@@ -369,7 +369,7 @@ def test_what_is_added_to_every_bin_is_what_the_proof_says() -> None:
         added += 1.01 * transform * np.linalg.norm(moved) / size
         added += 1.01 * entries * moved.sum() / size
     mass = accountant._convolved(parts, size)
-    assert mass.min() == pytest.approx(1.01 * (added + math.exp(-80)), rel=1e-6)
+    assert mass.min() == pytest.approx(1.01 * (added + math.exp(-80)), rel=1e-6, abs=0)
 
 
 @pytest.mark.parametrize("theta", [0.01, 1.0, 40.0])
@@ -382,7 +382,7 @@ def test_the_rounding_of_chernoffs_bound_is_what_the_proof_says(theta: float) ->
     total = math.log(math.fsum(map(math.exp, weights)))
     error = 9 * (written_weight_error(log_p, weights, total) + UNIT * (80 + 8 * abs(total)))
     error += 4 * UNIT * (theta * 3.0 + (1 + theta) * math.log1p(theta))
-    assert Composition([part])._rounding(theta, 3.0) == pytest.approx(1.01 * error, rel=1e-9)
+    assert Composition([part])._rounding(theta, 3.0) == pytest.approx(1.01 * error, rel=1e-9, abs=0)
 
 
 def test_losses_and_bins_are_raised_by_their_rounding() -> None:
