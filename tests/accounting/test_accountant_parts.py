@@ -576,3 +576,55 @@ def test_the_closed_form_is_raised_by_its_rounding(mu: float, at: float) -> None
     raised = left * (1 + abs(near) * (mu + at / mu)) + right * (1 + far**2 + at)
     found = gaussian_delta(mu, at) - (float(norm.cdf(near)) - right)
     assert found == pytest.approx(2.0**-50 * raised, rel=0.02, abs=2 * 2.0**-53)
+
+
+def test_what_the_window_leaves_out_is_added_to_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Composition([two_losses(0.3, 40)])
+    losses, probabilities, _ = made._tail(0.0)
+    monkeypatch.setattr(Composition, "_tail", lambda self, theta: (losses, probabilities, 1e-3))
+    inside = accountant._hockey_stick(losses, probabilities, 15.0)
+    assert made.delta(15.0) == pytest.approx(inside * (1 + 1e-6) + 1e-3, rel=1e-9)
+    found = made.epsilon(0.1)
+    left = accountant._hockey_stick(losses, probabilities, found) * (1 + 1e-6)
+    assert left == pytest.approx(0.1 - 1e-3, rel=1e-6)
+
+
+def test_noise_of_one_step_and_of_whole_batches_stays_within_the_budget() -> None:
+    budget = Budget(epsilon=1.0, delta=1e-6)
+    for rate in (0.3, 1.0):
+        noise = calibrate.noise_multiplier(budget, rate=rate, steps=1)
+        spent = accountant.epsilon([sampled(noise, rate, 1)], delta=1e-6, relation="replace")
+        assert 0.999 <= spent <= 1.0
+    # More noise is taken where rounding of the closed form would cost more than there is.
+    asked: list[float] = []
+
+    def dear(events: object, **_: object) -> float:
+        asked.append(events[-1].noise_multiplier)  # type: ignore[index]
+        return 2.0 if len(asked) < 3 else 0.0
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(calibrate, "account", dear)
+        found = calibrate._least_noise.__wrapped__(budget, 1.0, 4, "general", ())
+    assert found == asked[-1]
+    assert asked[0] < asked[1] < asked[2] < asked[0] * (1 + 1e-11)
+
+
+def test_a_guess_near_an_end_stays_a_step_away_from_it() -> None:
+    assert calibrate._between(1, 6, 1.0, 2.0, 1.999) == 5
+    assert calibrate._between(100, 105, 1.0, 2.0, 1.001) == 101
+    assert calibrate._between(4, 16, 0.0, 2.0, 1.0) == 8
+
+
+def test_searches_end_within_a_few_looks_where_the_guess_is_good() -> None:
+    asked: list[float] = []
+
+    def cost(noise: float) -> float:
+        asked.append(noise)
+        return 1 / noise**2
+
+    found = calibrate._falling_root(cost, 0.5, 1.0, least=0.0)
+    assert found == pytest.approx(math.sqrt(2), rel=2.6e-4)
+    assert len(asked) <= 12
+    # Where powers tell nothing (all is spent already), it halves.
+    flat = calibrate._falling_root(lambda n: 0.5 if n > 3 else 1.0, 0.6, 2.0, least=0.9)
+    assert flat == pytest.approx(3.0, rel=1e-6)
