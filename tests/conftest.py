@@ -37,15 +37,25 @@ def _wants_torch(error: BaseException | None) -> bool:
     return False
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Without torch, a test of every method leaves out the networks, and no other."""
+def _without_networks() -> Iterator[None]:
     try:
         return (yield)
     except Exception as error:
         if _NO_TORCH and _wants_torch(error):
             pytest.skip("needs torch")
         raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Without torch, a test of every method leaves out the networks, and no other."""
+    return (yield from _without_networks())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """As at the setup."""
+    return (yield from _without_networks())
 
 
 # Minutes of waiting for network processes, and dozens of adaptive fits: they start first, so that
