@@ -628,3 +628,35 @@ def test_searches_end_within_a_few_looks_where_the_guess_is_good() -> None:
     # Where powers tell nothing (all is spent already), it halves.
     flat = calibrate._falling_root(lambda n: 0.5 if n > 3 else 1.0, 0.6, 2.0, least=0.9)
     assert flat == pytest.approx(3.0, rel=1e-6)
+
+
+def test_where_the_window_leaves_out_more_than_delta_chernoff_alone_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Composition([two_losses(0.3, 40)])
+    losses, probabilities, _ = made._tail(0.0)
+    safe, _ = made._chernoff(math.log(0.1))
+    monkeypatch.setattr(Composition, "_tail", lambda self, theta: (losses, probabilities, 0.2))
+    assert made.epsilon(0.1) == safe
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
+def test_an_epsilon_that_is_none_has_no_noise(bad: float) -> None:
+    with pytest.raises(AccountingError, match="epsilon"):
+        gaussian_mu(bad, 1e-6)
+    with pytest.raises(AccountingError, match="epsilon"):
+        Budget(epsilon=bad, delta=1e-6)
+
+
+def test_counts_end_where_floats_stop_holding_them() -> None:
+    GaussianEvent(replace=0.0, withhold=0.0, count=2**53)
+    with pytest.raises(AccountingError, match="at most"):
+        GaussianEvent(replace=0.0, withhold=0.0, count=2**53 + 1)
+
+
+def test_sampled_steps_beside_plain_releases_are_not_told_as_if_unsampled() -> None:
+    plain, steps = GaussianEvent(replace=0.2, withhold=0.1), sampled(1.0, 0.01, 50)
+    found = accountant.epsilon([plain, steps], delta=1e-6, relation="replace")
+    assert found < 0.2 * gaussian_epsilon(math.hypot(0.2, 2 * math.sqrt(50)), 1e-6)
+    at = accountant.delta([plain, steps], epsilon=found, relation="replace")
+    assert at == pytest.approx(1e-6, rel=0.01)

@@ -9,7 +9,10 @@ import pytest
 
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import GaussianEvent
+from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import InputError
+from halfmask.mechanisms.noise import noise_source
+from halfmask.mechanisms.release import Releaser
 from halfmask.vertical import admm_party
 from halfmask.vertical.admm import AdmmConfig
 from halfmask.vertical.admm_party import (
@@ -203,3 +206,12 @@ def test_noise_of_no_ratio_or_no_rounds_is_refused(releaser, ratio, rounds):
     with pytest.raises(InputError, match="needs a releaser"):
         AdmmParty(np.eye(2), strength=1.0, noise=ShareNoise(kind="column", rounds=1, ratio=0.1))
     assert admm_party.SLACK == SLACK
+
+
+def test_all_rounds_are_paid_before_the_first_share_even_of_nothing():
+    book = MemoryLedger(epsilon=50.0, delta=1e-6)
+    door = Releaser(book, noise_source(0), whole_plan=True)
+    side = party(np.eye(3), door)
+    assert book.spent() == 0.0
+    side.share(residual=np.zeros(3), dual=np.zeros(3), rho=1.0, divisor=1)
+    assert book.spent() > 0
