@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,42 @@ from halfmask.accounting.ledger import Ledger
 os.environ["HALFMASK_WIDTH"] = "1000"
 
 # Tests of networks need the extra `torch`, which not every version of Python has a build of.
-if importlib.util.find_spec("torch") is None:
+_NO_TORCH = importlib.util.find_spec("torch") is None
+if _NO_TORCH:
     collect_ignore = ["neural", "lab/test_bench_step.py", "test_damaged_model_folders.py",
                       "test_public_loss.py", "test_stored_options.py"]  # fmt: skip
+
+
+def _wants_torch(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, ImportError) and error.name in ("torch", "opacus"):
+            return True
+        if "needs torch: install halfmask[torch]" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _without_networks() -> Iterator[None]:
+    try:
+        return (yield)
+    except Exception as error:
+        if _NO_TORCH and _wants_torch(error):
+            pytest.skip("needs torch")
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Without torch, a test of every method leaves out the networks, and no other."""
+    return (yield from _without_networks())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """As at the setup."""
+    return (yield from _without_networks())
+
 
 # Minutes of waiting for network processes, and dozens of adaptive fits: they start first, so that
 # at the end no worker is left alone with them.

@@ -42,6 +42,7 @@ _MECHANISMS = ("mechanisms/release.py", "mechanisms/noise.py", "mechanisms/clipp
                "mechanisms/shards.py")  # fmt: skip
 TESTS: dict[str, tuple[str, ...]] = {
     "accounting/test_accountant_parts.py": _ACCOUNTING,
+    "accounting/test_accountant.py": _ACCOUNTING,
     "mechanisms/test_release_parts.py": _MECHANISMS,
     "data/test_encoding_parts.py": ("data/encoding.py",),
     "mechanisms/test_clipping_and_sampling.py": _MECHANISMS,
@@ -49,7 +50,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "mechanisms/test_noise.py": _MECHANISMS,
     "mechanisms/test_ziggurat.py": _MECHANISMS,
     "vertical/test_aggregate.py": ("vertical/experts.py",),
+    "vertical/test_share_parts.py": ("vertical/admm_party.py",),
     "vertical/test_sensitivity.py": ("vertical/admm_party.py",),
+    "methods/test_move_bounds.py": (
+        "methods/gd.py", "methods/additive_descent.py", "methods/additive_classes.py",
+        "methods/smooth_codes.py", "methods/label_span.py", "methods/moments.py"),
     "methods/test_moment_sensitivity.py": ("methods/moments.py",),
     "accounting/test_ledger_tampering.py": _LEDGER,
     "accounting/test_ledger.py": _LEDGER,
@@ -68,7 +73,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "methods/test_one_shot.py": ("methods/moments.py",),
     "accounting/test_pairs.py": _ACCOUNTING,
     "accounting/test_calibrate.py": _ACCOUNTING,
-    "accounting/test_accountant.py": _ACCOUNTING,
     "audit/test_replay.py": ("methods/gd.py", "methods/label_span.py", "mechanisms/release.py"),
 }  # fmt: skip
 """Which files each file of tests is about, the quick ones first."""
@@ -92,9 +96,9 @@ SENSITIVITY: dict[str, tuple[str, ...]] = {
                                "AdmmParty._bound", "AdmmParty._open_series"),
 }  # fmt: skip
 """The parts of a file that bound how far a release moves, where a file has others too."""
-QUICK = 0.6
+QUICK = 1.5
 """Seconds of a core: tests that take longer on sound code are left out."""
-ENOUGH = 5.0
+ENOUGH = 6.0
 """Seconds of a core that sound code takes for a file's tests of one mutant: others are left out."""
 EXAMPLES = 10
 """Examples of a property, at most; the same ones for every mutant."""
@@ -147,6 +151,8 @@ class Mutant:
     line: int
     kind: str
     within: str
+    words: str
+    """The part that is changed, before and after."""
     put: Callable[[], str]
     """The whole text of the file with the change."""
 
@@ -171,6 +177,10 @@ def mutants(own: str) -> list[Mutant]:
         setattr(holder, name, old)
         return text
 
+    def words(old: ast.AST, new: ast.AST) -> str:
+        texts = (ast.unparse(each).splitlines()[0] for each in (old, new))
+        return " -> ".join(texts)
+
     def visit(holder: ast.AST, within: tuple[str, ...], inside: bool) -> None:
         for name, value in ast.iter_fields(holder):
             for place, child in enumerate(value if isinstance(value, list) else [value]):
@@ -193,13 +203,33 @@ def mutants(own: str) -> list[Mutant]:
                     new = ast.copy_location(other, child)
                     at = place if isinstance(value, list) else None
                     made.append(
-                        Mutant(own, getattr(child, "lineno", 0), kind, path,
+                        Mutant(own, getattr(child, "lineno", 0), kind, path, words(child, other),
                                lambda h=holder, n=name, a=at, o=new: put(h, n, a, o))
                     )  # fmt: skip
                 visit(child, names, deeper)
 
     visit(tree, (), False)
     return made
+
+
+def _called_at_import(own: str) -> set[str]:
+    """The functions of a file that run while it is loaded: what they make is seen by all tests."""
+    entered: set[str] = set()
+    path = str(SOURCE / own)
+
+    def note(frame: Any, event: str, arg: Any) -> None:
+        if frame.f_code.co_filename == path:
+            entered.add(frame.f_code.co_qualname)
+
+    module = importlib.import_module(_module(own))
+    sys.settrace(note)
+    _loaded(_text(own), SOURCE / own, module)
+    sys.settrace(None)
+    return entered
+
+
+def _module(own: str) -> str:
+    return "halfmask." + own.removesuffix(".py").replace("/", ".")
 
 
 _PLAIN = (int, float, str, bytes, bool, tuple, frozenset, type(None))
@@ -212,18 +242,21 @@ def _function(thing: Any) -> Any:
     return thing if isinstance(thing, types.FunctionType) else None
 
 
-def graft(text: str, path: Path, module: Any) -> None:
-    """Put the code of a changed file into the loaded module, of which others hold parts already."""
-    fresh: dict[str, Any] = {"__name__": module.__name__, "__file__": str(path)}
-    loaded = dict(sys.modules)
+def _loaded(text: str, path: Path, module: Any) -> dict[str, Any]:
+    """What the text of a file makes, beside the loaded module."""
     scratch = types.ModuleType(module.__name__)
-    scratch.__dict__.update(fresh)
+    scratch.__dict__["__file__"] = str(path)
     sys.modules[module.__name__] = scratch  # dataclasses look their module up
     try:
         exec(compile(text, str(path), "exec"), scratch.__dict__)
     finally:
-        sys.modules.update({module.__name__: loaded[module.__name__]})
-    _graft(vars(scratch), module, module.__name__)
+        sys.modules[module.__name__] = module
+    return vars(scratch)
+
+
+def graft(text: str, path: Path, module: Any) -> None:
+    """Put the code of a changed file into the loaded module, of which others hold parts already."""
+    _graft(_loaded(text, path, module), module, module.__name__)
 
 
 def _graft(fresh: Any, live: Any, module: str) -> None:
@@ -294,51 +327,64 @@ def _fewer_examples(session: Any) -> None:
             function._hypothesis_internal_use_settings = settings(own, max_examples=few)
 
 
-class _TooSlow(BaseException):
-    pass
-
-
 Sound = dict[str, tuple[float, list[str]]]
 
 
 def _sound(session: Any) -> Sound:
-    """Run each test on sound code: its seconds, and the functions of the package it enters."""
+    """Run each test on sound code: its seconds, and the functions of the package it enters.
+
+    Each runs in a process of its own, which its timer ends where the test takes too long.
+    """
+    found: Sound = {}
+    for item in session.items:
+        began, ended = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(began)
+            _sound_test(session, item, ended)
+        os.close(ended)
+        with open(began, encoding="utf-8") as answer:
+            text = answer.read()
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status == -signal.SIGPROF or text == "skipped":
+            continue
+        if status != 0 or not text:
+            raise SystemExit(f"{item.nodeid} fails on sound code")
+        seconds, entered = json.loads(text)
+        if seconds < QUICK:
+            found[item.nodeid] = (seconds, entered)
+    return found
+
+
+def _sound_test(session: Any, item: Any, out: int) -> None:
+    """Run one test, write what is known of it, and end the process."""
+    _silent()
     watch = _Watch(ends=False)
     session.config.pluginmanager.register(watch)
-    entered: set[str] = set()
-    start = str(SOURCE)
+    entered: set[Any] = set()
 
     def note(frame: Any, event: str, arg: Any) -> None:
-        code = frame.f_code
-        if code.co_filename.startswith(start):
-            entered.add(f"{code.co_filename}:{code.co_qualname.split('.<locals>')[0]}")
+        entered.add(frame.f_code)
 
-    def stop(number: int, frame: Any) -> None:
-        raise _TooSlow
-
-    signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_PROF, 1.5 * QUICK)
     threading.settrace(note)
-    found: Sound = {}
-    for item, after in zip(session.items, [*session.items[1:], None], strict=True):
-        entered.clear()
-        watch.failed = watch.skipped = False
-        before = _spent()
-        sys.settrace(note)
-        signal.setitimer(signal.ITIMER_VIRTUAL, 1.5 * QUICK)
-        try:
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
-        except _TooSlow:
-            session._setupstate.teardown_exact(None)
-            watch.skipped = True
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        sys.settrace(None)
-        seconds = _spent() - before
-        if watch.skipped or seconds >= QUICK:
-            continue
-        if watch.failed:
-            raise SystemExit(f"{item.nodeid} fails on sound code")
-        found[item.nodeid] = (seconds, sorted(entered))
-    return found
+    sys.settrace(note)
+    before = _spent()
+    item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+    sys.settrace(None)
+    seconds = _spent() - before
+    if watch.failed:
+        os._exit(1)
+    start = str(SOURCE)
+    names = {
+        f"{code.co_filename}:{code.co_qualname.split('.<locals>')[0]}"
+        for code in entered
+        if code.co_filename.startswith(start)
+    }
+    answer = "skipped" if watch.skipped else json.dumps([seconds, sorted(names)])
+    with open(out, "w", encoding="utf-8") as file:
+        file.write(answer)
+    os._exit(0)
 
 
 def _ended(child: int, seconds: float) -> int | None:
@@ -369,8 +415,7 @@ def tried(mutant: Mutant, session: Any, chosen: list[Any], limit: float) -> str:
         _silent()
         resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit)))
         try:
-            name = "halfmask." + mutant.own.removesuffix(".py").replace("/", ".")
-            graft(text, SOURCE / mutant.own, importlib.import_module(name))
+            graft(text, SOURCE / mutant.own, importlib.import_module(_module(mutant.own)))
             session.config.pluginmanager.register(_Watch(ends=True))
             for item, after in zip(chosen, [*chosen[1:], None], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
@@ -413,9 +458,11 @@ def _stage(name: str, alive: list[Mutant]) -> list[str]:
         print(f"{name}: {len(alive)} mutants, {len(quick)} of {len(session.items)} tests are quick",
               flush=True)  # fmt: skip
 
+        at_import = {own: _called_at_import(own) for own in {each.own for each in alive}}
+
         def end(mutant: Mutant, enough: float) -> str:
             entry = f"{SOURCE / mutant.own}:{mutant.within}"
-            whole = _named(mutant) is None
+            whole = _named(mutant) is None or mutant.within in at_import[mutant.own]
             chosen, total = [], 0.0
             for item in quick:
                 seconds, entered = sound[item.nodeid]
@@ -425,7 +472,7 @@ def _stage(name: str, alive: list[Mutant]) -> list[str]:
             return tried(mutant, session, chosen, 4 + 3 * total) if chosen else "survived"
 
         for own in {each.own for each in alive}:
-            same = Mutant(own, 0, "unchanged", "", partial(_text, own))
+            same = Mutant(own, 0, "unchanged", "", "", partial(_text, own))
             if end(same, ENOUGH / 4) != "survived":
                 raise SystemExit(f"{own} fails {name} unchanged")
         found = []
@@ -468,8 +515,7 @@ def main() -> int:
         alive = [each for each in alive if id(each) not in gone]
         print(f"    {dict(ends)}, {len(alive)} alive", flush=True)
     for each in alive:
-        words = _text(each.own).splitlines()[each.line - 1].strip()
-        print(f"survived: {each.own}:{each.line} ({each.kind}): {words}")
+        print(f"survived: {each.own}:{each.line} in {each.within} ({each.kind}): {each.words}")
     score = 1 - len(alive) / max(tried_in_all, 1)
     print(f"{tried_in_all} mutants, {dict(ends)}, {len(alive)} survived, score {score:.1%}")
     return 0
@@ -477,9 +523,7 @@ def main() -> int:
 
 def _named(mutant: Mutant) -> Any:
     """The function in which a mutant lies, or None where it lies in none."""
-    thing: Any = importlib.import_module(
-        "halfmask." + mutant.own.removesuffix(".py").replace("/", ".")
-    )
+    thing: Any = importlib.import_module(_module(mutant.own))
     for name in mutant.within.split("."):
         thing = vars(thing).get(name) if hasattr(thing, "__dict__") else None
     return _function(thing)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from halfmask.accounting.budget import Budget
 from halfmask.mechanisms.noise import noise_source
 from halfmask.model import Model
+from halfmask.model_folder import packed, plain, unpacked
 from halfmask.schema import Schema
 from halfmask.table import Encoder
 from halfmask.training import train
@@ -51,3 +53,14 @@ def test_a_number_that_is_not_finite_is_stored_as_nothing(tmp_path: Path) -> Non
     replace(model, details={**model.details, "trace": trace}).save(tmp_path)
     stored = json.loads((tmp_path / "model.json").read_text())
     assert stored["details"]["trace"] == [1.0, None, {"deep": None}]
+
+
+def test_no_array_of_objects_is_stored_and_no_other_array_than_was_given(tmp_path: Path) -> None:
+    """With numpy 2.0 the word `allow_pickle` of `savez` became an array of the archive."""
+    head, arrays = unpacked(packed({"a": 1}, {"numbers": np.ones(2)}), "x.npz")
+    assert (head, list(arrays)) == ({"a": 1}, ["numbers"])
+    small_model(1.0, 0).save(tmp_path)
+    with np.load(tmp_path / "model.npz") as stored:
+        assert "allow_pickle" not in stored
+    with pytest.raises(TypeError, match="objects"):
+        plain({"objects": np.array([{}], dtype=object)})

@@ -107,8 +107,16 @@ def arrays_of(file: IO[bytes], size: int, name: str) -> dict[str, NDArray[Any]]:
 def packed(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """An npz archive of arrays, with plain facts as JSON in `head`."""
     buffer = io.BytesIO()
-    np.savez(buffer, head=np.array(json.dumps(head)), **dict(arrays))  # type: ignore[arg-type]
+    np.savez(buffer, head=np.array(json.dumps(head)), **plain(arrays))
     return buffer.getvalue()
+
+
+def plain(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """`arrays`, none of which numpy would pickle: an older one cannot be told so by `savez`."""
+    for name, array in arrays.items():
+        if np.asarray(array).dtype.hasobject:
+            raise TypeError(f"The array {name!r} holds objects, which are not stored.")
+    return dict(arrays)
 
 
 def unpacked(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

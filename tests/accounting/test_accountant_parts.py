@@ -478,3 +478,185 @@ def test_the_first_guess_has_the_spread_of_the_gaussian_that_is_wanted(relation:
     both = calibrate._guess(0.8, 0.1, 25, "replace", "label")
     sides = [accountant.loss_moments(both, 0.1, s)[0] for s in ("remove", "add")]  # type: ignore[arg-type]
     assert math.hypot(*sides) == pytest.approx(0.16, rel=0.02)
+
+
+@pytest.mark.parametrize("at", [33.0, 37.0, 41.0])
+def test_the_curve_of_a_row_that_stands_out_is_its_integral(at: float) -> None:
+    """Where e^{1/2σ²} is so large that the quadratic is solved in logarithms."""
+    noise, rate = 0.11, 0.02
+    x, width = grid(noise)
+    first, second = densities(x, noise, rate, "replace")
+    exact = float(np.maximum(first - math.exp(at) * second, 0).sum() * width)
+    found = accountant._sampled_delta(np.array([at]), noise, rate, "replace")
+    assert float(found[0]) == pytest.approx(exact, rel=1e-5)
+
+
+@pytest.mark.parametrize("noise", [1e-2, 1.0, 1e6])
+def test_curves_are_raised_more_where_noise_leaves_them_fewer_digits(
+    noise: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curves = []
+
+    def caught(upper: object, lower: object, **_: object) -> None:
+        curves.extend([upper, lower])
+
+    monkeypatch.setattr(accountant, "connect_the_dots", caught)
+    accountant.gaussian_losses(noise=noise, rate=0.25, count=1, direction="remove", interval=0.1)
+    exact = 0.25 * math.erf(1 / (2 * math.sqrt(2) * noise))
+    for curve in curves:
+        above = float(curve(np.array([0.0]))[0]) / exact - 1
+        assert above == pytest.approx(1e-9 + 1e-13 * noise, abs=1e-12 + 1e-11 * noise)
+
+
+def test_dots_end_with_the_first_one_beyond_the_reach() -> None:
+    interval = 0.05
+    made = accountant.gaussian_losses(
+        noise=0.8, rate=0.2, count=1, direction="remove", interval=interval
+    )
+    up, down = (accountant._reach(0.8, 0.2, side) for side in ("remove", "add"))
+    losses = made.indices * interval
+    assert up <= losses[-1] < up + interval
+    assert -down - interval < losses[0] <= -down
+
+
+def test_a_crossing_beyond_all_losses_is_where_the_search_began() -> None:
+    losses, chances = 0.5 * np.arange(5), np.full(5, 0.2)
+    assert accountant._crossing(losses, chances, 1.0, 0.6) == 0.5
+
+
+@pytest.mark.parametrize("log_delta", [-5.0, -30.0, -300.0])
+def test_chernoffs_epsilon_is_the_least_over_all_tilts(log_delta: float) -> None:
+    made = Composition([two_losses(0.1, 400)])
+    tilts = np.exp(np.linspace(-9, 25, 4_001))
+    least = min((made._log_bound(float(t), 0.0) - log_delta) / float(t) for t in tilts)
+    found, tilt = made._chernoff(log_delta)
+    assert found == pytest.approx(least, rel=1e-5)
+    assert (made._log_bound(tilt, 0.0) - log_delta) / tilt <= found
+
+
+def test_what_lies_above_the_window_is_what_is_cut_off_there() -> None:
+    """At tilt 0 the mass outside is e^-46 at most, and a part e stands for rounding."""
+    made = Composition([two_losses(0.3, 40)])
+    losses, _, above = made._tail(0.0)
+    assert above == pytest.approx(math.exp(-45), rel=1e-9, abs=0)
+    largest = np.abs(losses).max()
+    raised = losses - np.round(losses)
+    assert np.allclose(raised, 4 * 2.0**-53 * largest, rtol=0, atol=2.0**-52 * largest)
+    assert raised.max() >= 3 * 2.0**-53 * largest
+
+
+def test_answers_beside_other_releases_cost_no_more_than_each_at_its_part_of_delta() -> None:
+    answers = RandomisedResponseEvent(epsilon=3.0, categories=2)
+    small = GaussianEvent(replace=1e-3, withhold=1e-3)
+    apart = 3.0 + gaussian_epsilon(1e-3, 0.5e-6)
+    found = accountant.epsilon([answers, small], delta=1e-6, relation="replace")
+    # Together they cost at least what answers cost alone at the whole delta.
+    alone = accountant.epsilon([answers], delta=1e-6, relation="replace")
+    assert alone < found <= apart * (1 + 1e-9)
+    assert found == pytest.approx(apart, rel=1e-4)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 1.1, math.nan])
+def test_a_budget_is_split_into_two_that_are_there(share: float) -> None:
+    with pytest.raises(AccountingError, match="strictly between"):
+        Budget(epsilon=1.0, delta=1e-6).split(share)
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.0, 1.5, -1e-9, math.nan])
+def test_a_delta_that_is_none_is_refused(bad: float) -> None:
+    with pytest.raises(AccountingError, match="delta"):
+        gaussian_epsilon(1.0, bad)
+
+
+@pytest.mark.parametrize(("mu", "at"), [(1.0, 0.0), (0.3, 0.01), (3.0, 2.0), (40.0, 790.0)])
+def test_the_closed_form_is_raised_by_its_rounding(mu: float, at: float) -> None:
+    """docs/proofs/gaussian.md: 2^-50 times the size of each term and of its arguments."""
+    near, far = mu / 2 - at / mu, -mu / 2 - at / mu
+    left, right = float(norm.cdf(near)), math.exp(at + float(norm.logcdf(far)))
+    raised = left * (1 + abs(near) * (mu + at / mu)) + right * (1 + far**2 + at)
+    found = gaussian_delta(mu, at) - (float(norm.cdf(near)) - right)
+    assert found == pytest.approx(2.0**-50 * raised, rel=0.02, abs=2 * 2.0**-53)
+
+
+def test_what_the_window_leaves_out_is_added_to_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Composition([two_losses(0.3, 40)])
+    losses, probabilities, _ = made._tail(0.0)
+    monkeypatch.setattr(Composition, "_tail", lambda self, theta: (losses, probabilities, 1e-3))
+    inside = accountant._hockey_stick(losses, probabilities, 15.0)
+    assert made.delta(15.0) == pytest.approx(inside * (1 + 1e-6) + 1e-3, rel=1e-9)
+    found = made.epsilon(0.1)
+    left = accountant._hockey_stick(losses, probabilities, found) * (1 + 1e-6)
+    assert left == pytest.approx(0.1 - 1e-3, rel=1e-6)
+
+
+def test_noise_of_one_step_and_of_whole_batches_stays_within_the_budget() -> None:
+    budget = Budget(epsilon=1.0, delta=1e-6)
+    for rate in (0.3, 1.0):
+        noise = calibrate.noise_multiplier(budget, rate=rate, steps=1)
+        spent = accountant.epsilon([sampled(noise, rate, 1)], delta=1e-6, relation="replace")
+        assert 0.999 <= spent <= 1.0
+    # More noise is taken where rounding of the closed form would cost more than there is.
+    asked: list[float] = []
+
+    def dear(events: object, **_: object) -> float:
+        asked.append(events[-1].noise_multiplier)  # type: ignore[index]
+        return 2.0 if len(asked) < 3 else 0.0
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(calibrate, "account", dear)
+        found = calibrate._least_noise.__wrapped__(budget, 1.0, 4, "general", ())
+    assert found == asked[-1]
+    assert asked[0] < asked[1] < asked[2] < asked[0] * (1 + 1e-11)
+
+
+def test_a_guess_near_an_end_stays_a_step_away_from_it() -> None:
+    assert calibrate._between(1, 6, 1.0, 2.0, 1.999) == 5
+    assert calibrate._between(100, 105, 1.0, 2.0, 1.001) == 101
+    assert calibrate._between(4, 16, 0.0, 2.0, 1.0) == 8
+
+
+def test_searches_end_within_a_few_looks_where_the_guess_is_good() -> None:
+    asked: list[float] = []
+
+    def cost(noise: float) -> float:
+        asked.append(noise)
+        return 1 / noise**2
+
+    found = calibrate._falling_root(cost, 0.5, 1.0, least=0.0)
+    assert found == pytest.approx(math.sqrt(2), rel=2.6e-4)
+    assert len(asked) <= 12
+    # Where powers tell nothing (all is spent already), it halves.
+    flat = calibrate._falling_root(lambda n: 0.5 if n > 3 else 1.0, 0.6, 2.0, least=0.9)
+    assert flat == pytest.approx(3.0, rel=1e-6)
+
+
+def test_where_the_window_leaves_out_more_than_delta_chernoff_alone_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Composition([two_losses(0.3, 40)])
+    losses, probabilities, _ = made._tail(0.0)
+    safe, _ = made._chernoff(math.log(0.1))
+    monkeypatch.setattr(Composition, "_tail", lambda self, theta: (losses, probabilities, 0.2))
+    assert made.epsilon(0.1) == safe
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
+def test_an_epsilon_that_is_none_has_no_noise(bad: float) -> None:
+    with pytest.raises(AccountingError, match="epsilon"):
+        gaussian_mu(bad, 1e-6)
+    with pytest.raises(AccountingError, match="epsilon"):
+        Budget(epsilon=bad, delta=1e-6)
+
+
+def test_counts_end_where_floats_stop_holding_them() -> None:
+    GaussianEvent(replace=0.0, withhold=0.0, count=2**53)
+    with pytest.raises(AccountingError, match="at most"):
+        GaussianEvent(replace=0.0, withhold=0.0, count=2**53 + 1)
+
+
+def test_sampled_steps_beside_plain_releases_are_not_told_as_if_unsampled() -> None:
+    plain, steps = GaussianEvent(replace=0.2, withhold=0.1), sampled(1.0, 0.01, 50)
+    found = accountant.epsilon([plain, steps], delta=1e-6, relation="replace")
+    assert found < 0.2 * gaussian_epsilon(math.hypot(0.2, 2 * math.sqrt(50)), 1e-6)
+    at = accountant.delta([plain, steps], epsilon=found, relation="replace")
+    assert at == pytest.approx(1e-6, rel=0.01)

@@ -20,7 +20,13 @@ from halfmask.accounting.events import (
     covers,
 )
 from halfmask.accounting.gaussian import gaussian_mu
-from halfmask.accounting.ledger import Ledger, MemoryLedger
+from halfmask.accounting.ledger import (
+    Ledger,
+    MemoryLedger,
+    creation_unfinished,
+    parse_chain,
+    parse_head,
+)
 from halfmask.errors import AccountingError, BudgetExceededError, InputError, LedgerError
 from ledgers import SMALL, charged
 
@@ -285,3 +291,35 @@ def test_what_is_left_fits_and_hardly_more_does(part: float, total: float, relat
         book.check_room([mu(1.01 * left)])
     book.charge([mu(left)], "second")
     assert book.room() < 0.02 * total
+
+
+def test_where_steps_were_sampled_what_is_left_is_the_difference() -> None:
+    book = MemoryLedger(epsilon=2.0, delta=1e-6)
+    book.charge([PoissonGaussianEvent(noise_multiplier=4.0, rate=0.05, steps=20)], "steps")
+    assert 0 < book.spent() < 1
+    assert book.room() == 2.0 - book.spent()
+    answers = MemoryLedger(epsilon=1.0, delta=1e-6)
+    answers.charge([RandomisedResponseEvent(epsilon=1.0, categories=2)], "answers")
+    # Charged to its end, and a hair beyond by rounding: nothing is left, not less than nothing.
+    assert 0.0 <= answers.room() < 1e-5
+
+
+def test_an_interrupted_creation_is_told_from_what_somebody_wrote() -> None:
+    line = b'{"kind":"header","version":1,"epsilon":1.0}'
+    for left in (b"", b"{", b'{"kind":"hea', b'{"kind":"header",', line):
+        assert creation_unfinished(left)
+    for written in (line + b"\n", b"\n", b"notes", b'{"kind":"head","count":1}', b"{}"):
+        assert not creation_unfinished(written)
+
+
+def test_a_ledger_without_charges_may_have_lost_its_head_which_is_written_again(
+    ledger: Ledger,
+) -> None:
+    head = ledger.path.with_name(ledger.path.name + ".head")
+    content = ledger.path.read_bytes()
+    assert parse_chain(content, None, "data.jsonl").head_behind
+    before = head.read_bytes()
+    assert not parse_chain(content, parse_head(before, "data.jsonl.head"), "data.jsonl").head_behind
+    head.unlink()
+    Ledger.open(ledger.path).charge([SMALL], "first")
+    assert [entry.seq for entry in Ledger.open(ledger.path).entries()] == [1]

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from halfmask.accounting.ledger import Ledger, head_path, parse_chain, read_head
+from halfmask.accounting.budget import Budget
+from halfmask.accounting.ledger import (
+    Head,
+    Ledger,
+    MemoryLedger,
+    _sealed,
+    entry_line,
+    head_path,
+    header_line,
+    parse_chain,
+    parse_entry,
+    parse_header,
+    read_head,
+)
 from halfmask.errors import LedgerError
 from ledgers import SMALL, charged
 
@@ -153,3 +167,61 @@ def test_a_link_shares_the_ledger_and_its_head(ledger: Ledger, tmp_path: Path) -
     Ledger.open(link).charge([SMALL], "through the link")
     assert ledger.events() == (SMALL,)
     assert not (tmp_path / "link.head").exists()
+
+
+def header_with(**changed: object) -> bytes:
+    fields = json.loads(header_line(Budget(epsilon=1.0, delta=1e-6), created="now"))
+    fields.pop("hash")
+    return _sealed({**fields, **changed})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"epsilon": 0}, {"epsilon": -1.0}, {"epsilon": 10**400}, {"epsilon": True},
+        {"epsilon": "1"}, {"delta": 0}, {"delta": 1}, {"delta": 1.5}, {"delta": None},
+        {"relation": "other"}, {"created": 3}, {"version": 0},
+    ],
+)  # fmt: skip
+def test_a_header_that_was_sealed_again_still_has_to_name_a_budget(changed: dict) -> None:
+    assert parse_header(header_with(), "book").budget.epsilon == 1.0
+    with pytest.raises(LedgerError):
+        parse_header(header_with(**changed), "book")
+
+
+def test_a_line_that_was_sealed_again_still_has_to_follow_its_place_and_its_line() -> None:
+    head = Head(count=2, hash="a" * 64)
+    line = entry_line(head=head, time="now", what="release", events=(SMALL,))
+    assert parse_entry(line, head, "book, line 4,").seq == 3
+    for other in (Head(count=1, hash=head.hash), Head(count=2, hash="b" * 64)):
+        with pytest.raises(LedgerError, match="does not follow"):
+            parse_entry(line, other, "book, line 4,")
+    for text in (b"[]\n", b"3\n", b'"a"\n', b"null\n"):
+        with pytest.raises(LedgerError, match="not a line of a ledger"):
+            parse_entry(text, head, "book, line 4,")
+
+
+def test_what_lies_beyond_the_head_is_one_line_or_torn() -> None:
+    first = header_with()
+    head = Head(count=0, hash=parse_header(first, "book").hash)
+    lines = []
+    at = head
+    for _ in range(2):
+        lines.append(entry_line(head=at, time="now", what="release", events=(SMALL,)))
+        made = parse_entry(lines[-1], at, "")
+        at = Head(count=made.seq, hash=made.hash)
+    one = parse_chain(first + lines[0], head, "book")
+    assert (len(one.entries), one.torn_bytes, one.head_behind) == (1, 0, True)
+    torn = parse_chain(first + lines[0][:-9], head, "book")
+    assert (len(torn.entries), torn.torn_bytes) == (0, len(lines[0]) - 9)
+    assert torn.size == len(first)
+    assert not torn.head_behind
+    with pytest.raises(LedgerError, match="older than the ledger"):
+        parse_chain(first + lines[0] + lines[1], head, "book")
+
+
+def test_a_ledger_in_memory_is_not_charged_by_a_child() -> None:
+    book = MemoryLedger(epsilon=1.0, delta=1e-6)
+    book._process += 1
+    with pytest.raises(LedgerError, match="another process"):
+        book.charge([SMALL], "in a child")

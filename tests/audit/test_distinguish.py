@@ -159,6 +159,7 @@ def test_meaningless_settings_are_refused(confidence, runs):
 
 def test_workers_do_not_wait_for_threads_that_a_fork_left_behind() -> None:
     """A parent whose torch has worker threads already, as after any fit of a network."""
+    pytest.importorskip("torch")
     code = """
 import torch
 torch.set_num_threads(2)

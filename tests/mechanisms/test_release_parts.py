@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from halfmask.accounting.events import (
     Event,
@@ -15,7 +16,7 @@ from halfmask.accounting.events import (
     RandomisedResponseEvent,
 )
 from halfmask.accounting.ledger import MemoryLedger
-from halfmask.errors import AccountingError, BudgetExceededError, InputError
+from halfmask.errors import AccountingError, BudgetExceededError, InputError, MachineLostError
 from halfmask.mechanisms.noise import (
     SystemNoise,
     UnsafeSeededNoise,
@@ -29,6 +30,7 @@ from halfmask.mechanisms.release import (
     PrivateStep,
     Releaser,
     Sensitivity,
+    SharedReleaser,
     batch_of,
     poisson_rows,
     sum_reserve,
@@ -300,3 +302,78 @@ def test_rows_of_machines_lie_one_after_another() -> None:
     assert own_place(3, Second()) == slice(2, 5)
     assert rows_in_all(3, Second()) == 9
     assert total_of(np.array([1.0, 2.5]), Second()) == 9.5
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
+def test_noise_that_is_none_has_no_grid(bad: float) -> None:
+    with pytest.raises(InputError, match="finite noise standard deviation"):
+        noise_grid(bad)
+
+
+def test_one_number_is_widened_by_one_grid() -> None:
+    assert widened_std(1.0, 1, ONE, reserve=0.0) == 1 + 1.5 * noise_grid(2.0)
+
+
+def test_steps_on_one_row_are_steps() -> None:
+    how = {"rate": 0.5, "clip_norm": 1.0, "noise_multiplier": 4.0, "steps": 1, "what": "one row"}
+    PrivateStep(seeded(), rows=1, **how)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="at least one row"):
+        PrivateStep(seeded(), rows=0, **how)  # type: ignore[arg-type]
+
+
+class OtherMachine:
+    """Machines of which this one is the second; the first says whether it has paid."""
+
+    leads, count, rank = False, 2, 1
+
+    def __init__(self, paid: float) -> None:
+        self.paid = paid
+
+    def first(self, value: Floats) -> Floats:
+        return np.full_like(value, self.paid)
+
+
+class FirstMachine(OtherMachine):
+    leads, rank = True, 0
+
+    def __init__(self) -> None:
+        self.told: list[float] = []
+
+    def first(self, value: Floats) -> Floats:
+        self.told.append(float(value[0]))
+        return value
+
+
+def test_no_machine_goes_on_before_the_first_has_paid() -> None:
+    event = GaussianEvent(replace=0.1, withhold=0.1)
+    book = MemoryLedger(epsilon=1.0, delta=1e-5)
+    for paid in (1.0, 0.0):
+        machine = OtherMachine(paid)
+        door = SharedReleaser(book, UnsafeSeededNoise(0), machines=machine)  # type: ignore[arg-type]
+        if paid:
+            door._pay([event], "sums")
+        else:
+            with pytest.raises(MachineLostError, match="could not charge"):
+                door._pay([event], "sums")
+    assert book.spent() == 0.0
+    first = FirstMachine()
+    door = SharedReleaser(book, UnsafeSeededNoise(0), machines=first)  # type: ignore[arg-type]
+    door._pay([event], "sums")
+    assert first.told == [1.0]
+    assert book.spent() > 0
+    with pytest.raises(BudgetExceededError):
+        door._pay([GaussianEvent(replace=9.0, withhold=9.0)], "too much")
+    assert first.told == [1.0, 0.0]
+
+
+def test_tails_of_the_noise_hold_their_part_and_have_no_gap() -> None:
+    """Beyond 3.65 the lowest layer is asked: Φ gives 2.6e-4 there, half of it beyond 3.83."""
+    drawn = np.abs(UnsafeSeededNoise(5).normal(400_000))
+    edge = float(norm.isf(2.6e-4 / 2))
+    middle = float(norm.isf(2.6e-4 / 4))
+    beyond, far = int((drawn > edge).sum()), int((drawn > middle).sum())
+    assert abs(beyond - 104) < 5.5 * math.sqrt(104)
+    assert abs(far - 52) < 5.5 * math.sqrt(52)
+    near = int(((drawn > 3.0) & (drawn < 3.3)).sum())
+    expected = 400_000 * 2 * float(norm.sf(3.0) - norm.sf(3.3))
+    assert abs(near - expected) < 5.5 * math.sqrt(expected)

@@ -37,6 +37,8 @@ LOCATION = Problem(
     ],
 )
 def test_the_choice_follows_from_roles_and_sizes(change: dict[str, Any], method: str) -> None:
+    if method == "mlp":
+        pytest.importorskip("torch")
     choice = choose(replace(LOCATION, **change))
     assert choice.method == method
     assert len(choice.reason) > 20
@@ -70,6 +72,7 @@ def test_nothing_to_protect_is_an_error() -> None:
 
 
 def test_a_plan_says_that_training_would_use_a_network() -> None:
+    pytest.importorskip("torch")
     made = plan_run(
         RunFacts(
             rows=4000,

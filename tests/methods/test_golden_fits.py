@@ -9,6 +9,7 @@ the others they are three projections of the predictions, for vertical methods t
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -192,6 +193,13 @@ def test_a_fit_gives_the_numbers_it_gave_on_dense_blocks(case: tuple[str, ...]) 
     np.testing.assert_allclose(fitted(*case), expected, rtol=1e-9, atol=1e-9)
 
 
+def not_as_recorded() -> str:
+    """Which of the libraries that compute eigenvectors are not those of constraints.txt."""
+    pinned = (Path(__file__).parents[2] / "constraints.txt").read_text(encoding="utf-8").split()
+    here = [f"{name}=={version(name)}" for name in ("numpy", "scipy", "scikit-learn")]
+    return ", ".join(each for each in here if each not in pinned)
+
+
 def quick(case: tuple[str, ...]) -> bool:
     """Those of each kind that are also in the fast set."""
     method, roles, label, more = case
@@ -204,6 +212,10 @@ def quick(case: tuple[str, ...]) -> bool:
     ids=name_of,
 )
 def test_a_fit_predicts_what_it_predicted_before(case: tuple[str, ...]) -> None:
+    if case[0] == "additive" and (other := not_as_recorded()):
+        # Eigenvectors of other versions point elsewhere, and noise is drawn along them: under the
+        # same seed another, equally distributed draw is added.
+        pytest.skip(f"recorded with the versions of constraints.txt, not with {other}")
     expected = json.loads(GOLDEN.read_text())[name_of(case)]
     # Networks are float32: another processor's products differ in their last digits.
     network = case[0] in ("mlp", "algorithm-1", "network-dp-sgd")

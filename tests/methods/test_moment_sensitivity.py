@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from halfmask.methods.moments import (
     BlockWeights,
     LabelCoding,
+    MomentSums,
     RowBounds,
     choose_weights,
     pack_symmetric,
@@ -154,3 +155,29 @@ def test_the_packed_matrix_keeps_the_frobenius_norm(width: int, seed: int) -> No
     packed = pack_symmetric(matrix)
     assert np.linalg.norm(packed) == pytest.approx(np.linalg.norm(matrix))
     np.testing.assert_allclose(unpack_symmetric(packed, width), matrix)
+
+
+def test_noisy_moments_are_unpacked_with_the_variance_of_their_own_noise() -> None:
+    rng = np.random.default_rng(4)
+    public, private = rng.uniform(-0.3, 0.3, (9, 2)), rng.uniform(-0.4, 0.4, (9, 2))
+    label = rng.choice([-1.0, 1.0], (9, 1))
+    weights = BlockWeights(
+        public_private=0.5, private_private=0.25, public_label=2.0, private_label=4.0
+    )
+    sums = MomentSums(
+        public=public, private=private, label=label, row_weights=np.ones(9),
+        bounds=RowBounds(public=1.0, private=1.0, label="signed"), weights=weights,
+        own=slice(0, 9),
+    )  # fmt: skip
+    found = sums.read(sums.exact(), 3.0)
+    assert found.rows == 9.0
+    assert found.public_public == pytest.approx(public.T @ public)
+    assert found.public_private == pytest.approx(public.T @ private)
+    assert found.private_private == pytest.approx(private.T @ private)
+    assert found.public_label == pytest.approx(public.T @ label)
+    assert found.private_label == pytest.approx(private.T @ label)
+    assert found.public_private_variance == (3 / 0.5) ** 2
+    # Entries off the diagonal were multiplied by √2.
+    assert found.private_private_variance == (3 / 0.25) ** 2 / 2
+    assert found.public_label_variance == (3 / 2.0) ** 2
+    assert found.private_label_variance == (3 / 4.0) ** 2

@@ -213,8 +213,10 @@ class Composition:
         if _hockey_stick(losses, probabilities, low) <= target:
             return low
         root = max(low, _crossing(losses, probabilities, target, low))
+        # Near the smallest doubles the crossing is off by far more: steps that double soon pass it.
+        step = 1e-13 + 1e-9 * root
         while root < safe and _hockey_stick(losses, probabilities, root) > target:
-            root += 1e-13 + 1e-9 * root
+            root, step = root + step, 2 * step
         return min(safe, root)
 
 
@@ -422,9 +424,10 @@ def _sampled_delta(epsilon: Floats, noise: float, rate: float, direction: Direct
     """
     if direction == "remove":
         rest = -(1 - rate) * np.exp(-epsilon)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", divide="ignore"):
             near = np.log1p(np.expm1(np.minimum(epsilon, 1.0)) / rate)
-        inner = np.where(epsilon < 1, near, epsilon - math.log(rate) + np.log1p(rest))
+            beyond = epsilon - math.log(rate) + np.log1p(rest)
+        inner = np.where(epsilon < 1, near, beyond)
         return rate * _plain(inner, 1 / noise)
     if direction == "add":
         log_keep = math.log1p(-rate) if rate < 1 else -math.inf
@@ -468,7 +471,8 @@ def connect_the_dots(
     curve = np.concatenate([np.exp(-grid) * lower(grid), above])
     step = np.diff(curve)
     mass = np.zeros(len(curve))
-    mass[:-1] += step / math.expm1(interval)
+    # What is taken from a bin is rounded towards zero on a grid beyond e^709, which only adds.
+    mass[:-1] += step / (math.expm1(interval) if interval < 700 else math.inf)
     mass[1:] += step / math.expm1(-interval)
     mass[0] -= curve[0]
     mass[bottom] += 1.0
