@@ -23,7 +23,7 @@ from halfmask.methods.gd import (
     whole_gradient,
 )
 from halfmask.methods.label_span import label_sensitivity
-from halfmask.methods.moments import RowBounds, check_rows
+from halfmask.methods.moments import RowBounds, check_row_norms
 from halfmask.methods.smooth_codes import LevelFeatures
 
 PLAIN = DescentBounds(public=3.0, private=4.0, non_negative=False)
@@ -228,14 +228,14 @@ def test_bounds_of_rows_that_are_none_are_refused(wrong):
 def test_public_rows_beyond_their_bound_and_weights_beyond_one_are_refused():
     bounds = RowBounds(public=1.0, private=1.0, label="signed")
     rows = np.array([[0.6, 0.8], [0.3, 0.4]])
-    check_rows(rows, np.array([1.0, 0.0]), bounds)
-    check_rows(2 * rows, np.array([0.5, 1.0]), bounds)
-    check_rows(np.zeros((0, 2)), np.zeros(0), bounds)
+    check_row_norms(rows, np.array([1.0, 0.0]), bounds)
+    check_row_norms(2 * rows, np.array([0.5, 1.0]), bounds)
+    check_row_norms(np.zeros((0, 2)), np.zeros(0), bounds)
     with pytest.raises(InputError, match="longer"):
-        check_rows(2 * rows, np.array([0.6, 1.0]), bounds)
+        check_row_norms(2 * rows, np.array([0.6, 1.0]), bounds)
     for weights in ([1.1, 0.0], [-0.1, 0.0], [math.nan, 0.0]):
         with pytest.raises(InputError, match="weights"):
-            check_rows(rows, np.array(weights), bounds)
+            check_row_norms(rows, np.array(weights), bounds)
 
 
 def test_rows_of_a_unit_are_weighed_down_and_rows_without_units_are_left_alone():
