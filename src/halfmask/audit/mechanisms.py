@@ -96,7 +96,7 @@ STAGES: dict[str, _Kind] = {
     "pairs": _Kind(pairs=True, strength=_PAIRED),
     "pair_descent": _Kind(pairs=True, strength=_PAIRED),
     "comparison": _Kind(rare=True),
-    "covered": _Kind(number=False, rare=True),
+    "covered": _Kind(number=False, public=True, rare=True),
 }
 
 
