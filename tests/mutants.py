@@ -80,10 +80,10 @@ FILES = sorted({own for each in TESTS.values() for own in each})
 SENSITIVITY: dict[str, tuple[str, ...]] = {
     "methods/gd.py": ("DescentBounds", "whole_gradient", "label_statistic", "BlockMoves",
                       "spectral_norm", "slope_bound", "_bounded", "weighed_by_unit",
-                      "Descent.statistic", "DescentRows.gradient_sum", "_FLOOR"),
+                      "GradientDescent.statistic", "DescentRows.gradient_sum", "_FLOOR"),
     "methods/moments.py": ("MomentSums", "weighted_blocks", "pack_symmetric", "RowBounds",
                            "BlockWeights", "replace_sensitivity", "withhold_sensitivity",
-                           "check_rows", "_lengths"),
+                           "check_row_norms", "_lengths"),
     "methods/additive_descent.py": ("slope_bounds", "slope_moves", "public_label_moves"),
     "methods/additive.py": ("comparison_moves",),
     "methods/additive_classes.py": ("class_moves", "comparison_class_moves"),

@@ -82,7 +82,7 @@ def neighbour(frame: pd.DataFrame, roles: str, *, row: int = 4) -> Iterator[pd.D
 
 
 @contextmanager
-def doors(monkeypatch: pytest.MonkeyPatch, door: Any) -> Iterator[list[Any]]:
+def releasers(monkeypatch: pytest.MonkeyPatch, door: Any) -> Iterator[list[Any]]:
     """The command line trains through `door`, as an audit does; what it made is kept."""
     made: list[Any] = []
     real = training_module.train
@@ -151,7 +151,7 @@ def trained(
     data = place / "rows.csv"
     frame.to_csv(data, index=False)
     found: dict[str, bytes] = {}
-    with doors(monkeypatch, door) as made:
+    with releasers(monkeypatch, door) as made:
         asked = ["train", str(data), "--schema", str(toml), "--epsilon", "8", "--delta", "1e-6"]
         done = CliRunner().invoke(main, [*asked, *form, "--out", str(place / "model")])
     assert done.exit_code == 0, done.output

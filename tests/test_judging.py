@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +13,13 @@ import pytest
 from click.testing import CliRunner
 from sklearn.metrics import confusion_matrix, precision_score, recall_score
 
+from halfmask import HalfmaskClassifier, HalfmaskRegressor, Schema
 from halfmask.cli import main
 from halfmask.model import Model
+from halfmask.report.card import markdown
+from halfmask.report.covered import ALL_PUBLIC, covered_scores
+from halfmask.report.facts import gather
+from halfmask.scoring import _of_pools
 
 SCHEMA = """
 [label]
@@ -76,6 +82,74 @@ def test_evaluate_gives_what_scores_are_held_against(trained: Path) -> None:
     assert found["classes"]["a"]["recall"] == pytest.approx(
         recall_score(truth, called, pos_label="a")
     )
+
+
+def test_training_tells_the_public_columns_alone(trained: Path) -> None:
+    """Without noise where the label is public, else released with a bar; everywhere in words."""
+    gathered = gather(trained / "model", with_effects=False)
+    facts = gathered.to_json()["covered"]
+    fresh = json.loads(halfmask("evaluate", trained / "model", trained / "test.csv", "--json"))
+    told, truth = facts["public_columns_alone"], fresh["public_columns_alone"]["log_loss"]
+    assert told["log_loss"] < facts["constant_log_loss"]
+    private = (trained / "s.toml").read_text().count('role = "private"') == 2
+    assert (told["log_loss_bar"] is not None) == private
+    assert told["log_loss"] == pytest.approx(truth, abs=2 * (told["log_loss_bar"] or 0.03))
+    assert f"alone have log loss {told['log_loss']:.4g}" in facts["compared"]
+    assert facts["compared"] in markdown(gathered)
+
+
+def test_several_classes_and_numbers_are_held_against_a_constant_and_the_public_columns() -> None:
+    rng = np.random.default_rng(8)
+    x = rng.uniform(0, 1, (2, 4000))
+    score = x[0] - x[1] + rng.normal(0, 0.3, 4000)
+    level = np.array(list("abc"))[np.digitize(score, [-0.3, 0.3])]
+    frame = pa.table({"open": x[0], "shut": x[1], "level": level, "score": score})
+    number = {"kind": "number", "bounds": [0, 1]}
+    columns = {"open": {"role": "public", **number}, "shut": {"role": "private", **number}}
+    for role in ("public", "private"):
+        label: dict[str, Any] = {"name": "level", "role": role, "classes": list("abc")}
+        schema = Schema.from_dict({"label": label, "columns": columns})
+        model = HalfmaskClassifier(schema, epsilon=4.0).fit(frame).model_
+        covered = covered_scores(model.details)
+        assert covered is not None
+        shares = np.unique(level, return_counts=True)[1] / 4000
+        assert covered.constant == pytest.approx(-float(shares @ np.log(shares)), abs=0.05)
+        assert covered.scores["log_loss"].value < covered.public_alone["log_loss"].value
+        assert (covered.public_alone["log_loss"].bar is None) == (role == "public")
+        label = {"name": "score", "role": role, "bounds": [-2, 2]}
+        schema = Schema.from_dict({"label": label, "columns": columns})
+        regressor = HalfmaskRegressor(schema, epsilon=4.0).fit(frame).model_
+        covered = covered_scores(regressor.details)
+        assert covered is not None
+        assert covered.constant == pytest.approx(float(score.std()), rel=0.15)
+        assert "the mean alone has about RMSE" in str(covered.compared)
+        bar = covered.public_alone["rmse"].bar
+        assert (bar is None) == (role == "public")
+        left = float(np.hypot(1 / np.sqrt(12), 0.3))
+        assert covered.public_alone["rmse"].value == pytest.approx(left, abs=2 * (bar or 0.02))
+
+
+def test_where_every_column_is_public_the_model_is_theirs() -> None:
+    rng = np.random.default_rng(9)
+    frame = pa.table({"open": (x := rng.uniform(0, 1, 2000)), "y": np.where(x > 0.5, "b", "a")})
+    label = {"name": "y", "role": "private", "classes": ["a", "b"]}
+    schema = Schema.from_dict(
+        {"label": label, "columns": {"open": {"role": "public", "kind": "number"}}}
+    )
+    covered = covered_scores(HalfmaskClassifier(schema, epsilon=4.0).fit(frame).model_.details)
+    assert covered is not None
+    assert covered.public_alone == {}
+    assert str(covered.compared).endswith(ALL_PUBLIC)
+
+
+def test_rare_classes_that_share_a_score_are_told_by_the_public_columns_too() -> None:
+    """Of a pool each class has its share, so that all chances add up to one."""
+    details = {"pooled_classes": 2, "pool": [0, 2, 1, 2], "base": [0.5, 0.05, 0.4, 0.05]}
+    scores = np.log([[0.5, 0.1, 0.4, 0.1], [0.2, 0.2, 0.6, 0.2]])
+    found = _of_pools(details, scores)
+    assert found is not None
+    assert found == pytest.approx(np.array([[0.5, 0.05, 0.4, 0.05], [0.2, 0.1, 0.6, 0.1]]))
+    assert _of_pools({"pooled_classes": 2}, scores) is None
 
 
 def test_a_model_that_is_no_better_than_a_constant_is_told_so(trained: Path) -> None:

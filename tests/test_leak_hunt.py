@@ -60,7 +60,7 @@ def nothing_random(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-class Doors:
+class Releasers:
     """Releasers in the order in which they are made: recording, or handed what was recorded."""
 
     def __init__(self, told: list[Recorder] | None = None) -> None:
@@ -115,7 +115,7 @@ def _without(value: Any) -> Any:
 
 
 def hunted(
-    frame: Any, place: Path, roles: str, method: str, more: Any, doors: Doors, patch: Any
+    frame: Any, place: Path, roles: str, method: str, more: Any, releasers: Releasers, patch: Any
 ) -> dict[str, Any]:
     """Train, then use the model by every command; all bytes that came of it."""
     place.mkdir()
@@ -131,7 +131,7 @@ def hunted(
         patched.setattr(
             training_module,
             "train",
-            lambda *given, **named: real(*given, **named, make_releaser=doors),
+            lambda *given, **named: real(*given, **named, make_releaser=releasers),
         )
         asked = ["train", rows, "--schema", toml, *budget, "--method", method, *more, "--json"]
         found["train"] = said([*asked, "--out", model], place)
@@ -158,14 +158,14 @@ def test_no_method_and_no_command_tells_one_private_value(
 ) -> None:
     roles, more = METHODS[method]
     frame = people()
-    told = Doors()
+    told = Releasers()
     first = hunted(frame, tmp_path / "first", roles, method, more, told, monkeypatch)
     others = list(neighbour(frame, roles))
     # A number far away, and the label where it is private (its two kinds come last).
     chosen = others[:1] + others[-2:-1] * (len(others) > 2)
     distance = 0.0
     for place, other in enumerate(chosen):
-        again = Doors(told.made)
+        again = Releasers(told.made)
         second = hunted(other, tmp_path / str(place), roles, method, more, again, monkeypatch)
         for name in first:
             assert first[name] == second[name], name
@@ -176,8 +176,8 @@ def test_no_method_and_no_command_tells_one_private_value(
 class Listened:
     """A channel that keeps every reply as it was sent."""
 
-    def __init__(self, folder: Path, doors: Doors) -> None:
-        self.folder, self.doors, self.heard = folder, doors, []
+    def __init__(self, folder: Path, releasers: Releasers) -> None:
+        self.folder, self.releasers, self.heard = folder, releasers, []
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -186,7 +186,7 @@ class Listened:
     def exchange(self, request: Any) -> dict[str, Any]:
         replies = {}
         for name in self.parties:
-            party = NetworkParty(read_party_file(self.folder / f"{name}.toml"), self.doors)
+            party = NetworkParty(read_party_file(self.folder / f"{name}.toml"), self.releasers)
             replies[name] = reply = party.answer(request)
             sent = {key: np.asarray(array).tobytes() for key, array in reply.arrays.items()}
             self.heard.append((name, request.kind, sent, dict(reply.values)))
@@ -194,7 +194,7 @@ class Listened:
 
 
 def run_parties(
-    folder: Path, method: str, doors: Doors, patch: pytest.MonkeyPatch, change: str | None
+    folder: Path, method: str, releasers: Releasers, patch: pytest.MonkeyPatch, change: str | None
 ) -> tuple[list[Any], dict[str, bytes]]:
     """A run between organisations; `change` is the file in which one private value differs."""
     folder.mkdir()
@@ -210,8 +210,8 @@ def run_parties(
     with nothing_random(patch):
         settings = read_run_file(folder / "run.toml")
         settings.out.mkdir()
-        channel = Listened(folder, doors)
-        result = run_method(channel, settings, doors)
+        channel = Listened(folder, releasers)
+        result = run_method(channel, settings, releasers)
     kept = {name: each for name, each in files_of(settings.out).items() if "lock" not in name}
     # A party's own folder is its own; what it states and what it charged is for others too.
     for name in channel.parties:
@@ -230,9 +230,9 @@ def run_parties(
 def test_what_parties_send_and_the_label_holder_keeps_tells_no_private_value(
     method: str, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = Doors()
+    told = Releasers()
     first = run_parties(tmp_path / "first", method, told, monkeypatch, None)
-    again = Doors(told.made)
+    again = Releasers(told.made)
     second = run_parties(tmp_path / "second", method, again, monkeypatch, change)
     assert first[0] == second[0]
     assert first[1] == second[1]
@@ -249,7 +249,7 @@ def test_a_leak_in_a_reply_would_be_seen(tmp_path: Path, monkeypatch: pytest.Mon
         return request.reply(reply.arrays, {**reply.values, "size": size})
 
     monkeypatch.setattr(NetworkParty, "answer", leaking)
-    told = Doors()
+    told = Releasers()
     first = run_parties(tmp_path / "first", "experts", told, monkeypatch, None)
-    second = run_parties(tmp_path / "second", "experts", Doors(told.made), monkeypatch, "bank")
+    second = run_parties(tmp_path / "second", "experts", Releasers(told.made), monkeypatch, "bank")
     assert first[0] != second[0]

@@ -28,8 +28,6 @@ def half_public(n: int = 300, *, label_private: bool = False) -> Table:
     return replace(
         table.with_blocks(public=table.private[:, :2], private=table.private[:, 2:]),
         public_norm=table.private_norm,
-        public_names=table.private_names[:2],
-        private_names=table.private_names[2:],
         public_sources=table.private_sources[:2],
         private_sources=table.private_sources[2:],
         label_private=label_private,

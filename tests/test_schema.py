@@ -233,6 +233,13 @@ def test_a_column_declared_twice_in_python_is_an_error() -> None:
         Schema(Label("y", "public", classes=(0, 1)), (age, age))
 
 
+@pytest.mark.parametrize("bounds", [(0.0, 5e-324), (1e308, 1.7e308), (-1.7e308, -1e308)])
+def test_label_bounds_without_a_middle_or_a_half_are_refused(bounds: tuple[float, float]) -> None:
+    """Divided by a half that is zero, some private labels were no number, and others were."""
+    with pytest.raises(SchemaError, match=r"'y' has bounds .* in another unit"):
+        Label("y", "private", bounds=bounds)
+
+
 def test_no_label_at_all_is_an_error() -> None:
     with pytest.raises(SchemaError, match=r"no \[label\]"):
         Schema.from_dict({"columns": {"age": AGE}})

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halfmask.data.encoding import learnt
+from halfmask.data.encoding import learnt_coding
 from halfmask.errors import DataError, SchemaError
 from halfmask.schema import Column, Label, Schema, Unit
 from halfmask.table import Encoder, Table
@@ -71,17 +71,17 @@ def test_every_kind_of_value_lands_where_the_rules_say() -> None:
 
 
 def test_names_sources_and_norms_describe_the_blocks() -> None:
-    table = encoded()
-    assert len(table.public_names) == len(table.public_sources) == table.public.shape[1]
-    assert len(table.private_names) == len(table.private_sources) == table.private.shape[1]
+    table, encoder = encoded(), Encoder.fit(SCHEMA, frame())
+    public, private = encoder.public_names, encoder.private_names
+    assert len(public) == len(table.public_sources) == table.public.shape[1]
+    assert len(private) == len(table.private_sources) == table.private.shape[1]
     assert table.private_sources == ("hours",) * 5 + ("wage",) * 2 + ("work",) * 4
-    assert table.private_names[:2] == ("hours=..25", "hours=25..50")
-    assert table.private_names[5:7] == ("wage", "wage=<missing>")
-    assert table.private_names[-2:] == ("work=<other>", "work=<missing>")
+    assert private[:2] == ("hours=..25", "hours=25..50")
+    assert private[5:7] == ("wage", "wage=<missing>")
+    assert private[-2:] == ("work=<other>", "work=<missing>")
     assert table.private_norm == pytest.approx(3**0.5)
     assert table.public_norm == pytest.approx(2**0.5)
-    encoder = Encoder.fit(SCHEMA, frame())
-    assert encoder.names == table.public_names + table.private_names
+    assert encoder.names == public + private
 
 
 odd_numbers = st.one_of(
@@ -102,7 +102,9 @@ def test_nothing_is_learnt_from_a_private_value(changed: list[tuple[str, ...]]) 
     assert one.private.shape == other.private.shape
     assert one.public.tobytes() == other.public.tobytes()
     assert one.rows.tobytes() == other.rows.tobytes()
-    assert (one.public_names, one.private_names) == (other.public_names, other.private_names)
+    sources = (one.public_sources, one.private_sources)
+    assert sources == (other.public_sources, other.private_sources)
+    assert here.names == there.names
     norms = np.linalg.norm(other.private, axis=1)
     assert norms.max() <= other.private_norm * (1 + 1e-12)
 
@@ -118,7 +120,7 @@ def test_the_encoder_stores_only_the_declaration_of_private_columns() -> None:
 def test_learning_from_a_private_column_cannot_be_asked_for() -> None:
     private = Column("hours", "private", "number", bounds=(0, 1))
     with pytest.raises(SchemaError, match="private"):
-        learnt(private, frame())
+        learnt_coding(private, frame())
     stored = Encoder.fit(SCHEMA, frame()).to_json()
     stored["learnt"]["hours"] = {"edges": [1.0]}
     with pytest.raises(SchemaError, match="public"):

@@ -46,9 +46,9 @@ from halfmask_lab.loaders import (
 )
 from halfmask_lab.results import Progress, accuracy_figure, result_row, silent
 
-Part = Literal["held-out", "test"]
+TestPart = Literal["held-out", "test"]
 Settings = dict[str, float | int]
-Tables = Callable[[int, Part], tuple[Table, Table]]
+Tables = Callable[[int, TestPart], tuple[Table, Table]]
 
 EPSILONS = (8.0, 4.0, 2.0, 1.0)
 DELTA = 1e-5
@@ -390,7 +390,7 @@ def tables_of(
 ) -> Tables:
     """Training and scored tables by seed, which draws `schema` and, if `mixed`, held-out rows."""
 
-    def tables(seed: int, part: Part) -> tuple[Table, Table]:
+    def tables(seed: int, part: TestPart) -> tuple[Table, Table]:
         if part == "test":
             return encoded(rows, labels, schema(seed), known, test)
         order = np.random.default_rng(seed).permutation(known) if mixed else known

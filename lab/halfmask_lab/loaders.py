@@ -13,7 +13,7 @@ import pyarrow.csv
 from sklearn.datasets import load_svmlight_file
 
 from halfmask.data.reading import read_csv
-from halfmask.datasets import Split, data_dir, find_file, read_published, unpacked
+from halfmask.datasets import Split, data_dir, decompressed, find_file, read_published
 from halfmask.errors import DataError
 from halfmask.schema import Schema
 
@@ -39,7 +39,7 @@ def load_purchase100(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     Its hash is not known here; columns, values and labels are checked instead.
     """
     file = Path(path)
-    return _parse_binary(unpacked(file), PURCHASE_COLUMNS, PURCHASE_CLASSES, str(file))
+    return _parse_binary(decompressed(file), PURCHASE_COLUMNS, PURCHASE_CLASSES, str(file))
 
 
 def make_purchase_like(rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -152,7 +152,7 @@ def load_gisette(folder: str | Path | None = None) -> Split:
     parts = []
     for name, rows in zip(("gisette_scale", "gisette_scale.t"), GISETTE_ROWS, strict=True):
         file = find_file(data_dir(folder), name)
-        x, y = _parse_libsvm(unpacked(file), GISETTE_COLUMNS, str(file))
+        x, y = _parse_libsvm(decompressed(file), GISETTE_COLUMNS, str(file))
         if len(y) != rows:
             raise DataError(f"{file} has {len(y)} rows, the published file {rows}: fetch it again.")
         parts.append((x.toarray(), y))

@@ -76,7 +76,6 @@ def private_labels(public: np.ndarray, labels: np.ndarray, *, classes: int) -> T
     return replace(
         empty.with_blocks(public=np.asarray(public, dtype=np.float64)),
         public_norm=float(np.linalg.norm(public, axis=1).max()),
-        public_names=names,
         public_sources=names,
         private_norm=0.0,
         classes=tuple(range(classes)),

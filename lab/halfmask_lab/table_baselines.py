@@ -38,7 +38,7 @@ _MOST_LEVELS = 250  # HistGradientBoosting takes 255 at most
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Fit:
+class BaselineFit:
     """Predictions for the test rows, the loss on held-out training rows, and what was chosen.
 
     Of a method that refuses there are none, and why.
@@ -56,12 +56,12 @@ def fit_without_privacy(
     target: np.ndarray,
     test: pa.Table,
     task: Task,
-) -> Fit:
+) -> BaselineFit:
     """The model of one kind on these columns, tuned on the training rows."""
     if not columns:
         spread = _loss(target, constant(target, len(target), task), task)
         same = constant(target, test.num_rows, task)
-        return Fit(predicted=same, held_out=spread, setting="constant")
+        return BaselineFit(predicted=same, held_out=spread, setting="constant")
     fit = _fit_binned if kind == "binned" else _fit_boosted
     return fit(columns, train, target, test, task)
 
@@ -95,7 +95,7 @@ def _folds(rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 def _fit_binned(
     columns: Sequence[Column], train: pa.Table, target: np.ndarray, test: pa.Table, task: Task
-) -> Fit:
+) -> BaselineFit:
     """Ridge regression, logistic or linear, on one-hot bins of numbers and levels of categories."""
     parts = [_one_hot(column, train, test) for column in columns]
     fitted, scored = (sparse.hstack(block, format="csr") for block in zip(*parts, strict=True))
@@ -107,7 +107,7 @@ def _fit_binned(
             held[penalty] += loss / _FOLDS
     best = min(held, key=lambda penalty: held[penalty])
     model = _ridge(best, task).fit(fitted, target)
-    return Fit(
+    return BaselineFit(
         predicted=_predicted(model, scored, task), held_out=held[best], setting=f"penalty {best:g}"
     )
 
@@ -179,7 +179,7 @@ def _levels(name: str, train: pa.Table, test: pa.Table) -> tuple[np.ndarray, np.
 
 def _fit_boosted(
     columns: Sequence[Column], train: pa.Table, target: np.ndarray, test: pa.Table, task: Task
-) -> Fit:
+) -> BaselineFit:
     """Boosted trees; scikit-learn's own treatment of categories and missing values."""
     fitted = np.empty((train.num_rows, len(columns)))
     scored = np.empty((test.num_rows, len(columns)))
@@ -200,7 +200,7 @@ def _fit_boosted(
                     held[leaves, trees] += _loss(target[apart], predicted, task) / _FOLDS
     best = min(held, key=lambda setting: held[setting])
     model = _trees(*best, categories, task).fit(fitted, target)
-    return Fit(
+    return BaselineFit(
         predicted=_predicted(model, scored, task),
         held_out=held[best],
         setting=f"{best[0]} leaves, {best[1]} trees",

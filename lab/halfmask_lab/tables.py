@@ -37,7 +37,7 @@ from halfmask_lab.table_baselines import (
     MOST_TREES,
     PENALTIES,
     TREE_OPTIONS,
-    Fit,
+    BaselineFit,
     Kind,
     Task,
     class_loss,
@@ -313,7 +313,7 @@ def unsafe_seed(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 
-def _fitted(job: _Job, rows: Rows, out: Path | None, seed: int) -> Fit:
+def _fitted(job: _Job, rows: Rows, out: Path | None, seed: int) -> BaselineFit:
     import sklearn.ensemble  # noqa: F401  (its OpenMP is limited only once it is loaded)
     from threadpoolctl import threadpool_limits
 
@@ -338,11 +338,11 @@ def _fitted(job: _Job, rows: Rows, out: Path | None, seed: int) -> Fit:
                 delta=DELTA,
                 seed=number,
             )
-            return Fit(predicted=predicted)
+            return BaselineFit(predicted=predicted)
         return _private(job, rows, number)
 
 
-def _private(job: _Job, rows: Rows, number: int) -> Fit:
+def _private(job: _Job, rows: Rows, number: int) -> BaselineFit:
     """A method of this package, by its public face; the test rows go in without their label."""
     from halfmask.estimators import HalfmaskClassifier, HalfmaskRegressor
 
@@ -361,13 +361,15 @@ def _private(job: _Job, rows: Rows, number: int) -> Fit:
         # A method by name may not know these roles; the default must know all of them.
         if job.method == "auto":
             raise
-        return Fit(predicted=None, setting=str(error))
+        return BaselineFit(predicted=None, setting=str(error))
     if rows.task == "regression":
-        return Fit(predicted=model.predict(asked), setting=model.method_)
+        return BaselineFit(predicted=model.predict(asked), setting=model.method_)
     names = [level_text(level) for level in rows.schema.label.classes or ()]
     found = [level_text(level) for level in model.classes_]
     chances = model.predict_proba(asked)[:, [found.index(name) for name in names]]
-    return Fit(predicted=chances[:, 1] if len(names) == 2 else chances, setting=model.method_)
+    return BaselineFit(
+        predicted=chances[:, 1] if len(names) == 2 else chances, setting=model.method_
+    )
 
 
 def fit_by_name(
@@ -379,14 +381,14 @@ def fit_by_name(
     return done.predicted, done.setting
 
 
-def cached(out: Path | None, kind: Kind, columns: Sequence[Column], rows: Rows) -> Fit:
+def cached(out: Path | None, kind: Kind, columns: Sequence[Column], rows: Rows) -> BaselineFit:
     """A model without privacy, fitted once per folder `out`: its predictions are kept there."""
     import sklearn
 
     names = [column.name for column in columns]
     label = rows.schema.label.name
 
-    def fit() -> Fit:
+    def fit() -> BaselineFit:
         target = rows.target(rows.train)
         return fit_without_privacy(kind, columns, rows.train, target, rows.test, rows.task)
 
@@ -405,7 +407,7 @@ def cached(out: Path | None, kind: Kind, columns: Sequence[Column], rows: Rows) 
     path = out / "tables-cache" / f"{rows.name}-{kind}-{state.hexdigest()[:16]}.npz"
     if path.is_file():
         with np.load(path, allow_pickle=False) as stored:
-            return Fit(
+            return BaselineFit(
                 predicted=stored["predicted"],
                 held_out=float(stored["held_out"]),
                 setting=str(stored["setting"]),
@@ -420,14 +422,14 @@ def cached(out: Path | None, kind: Kind, columns: Sequence[Column], rows: Rows) 
 def _without_noise(
     rows: Rows,
     roles: tuple[str, ...],
-    found: Mapping[_Job, Fit],
+    found: Mapping[_Job, BaselineFit],
     settings: dict[str, dict[str, str]],
 ) -> dict[Cell, list[np.ndarray]]:
     """Constant, binned, boosted, best and free; the same for every role set but free."""
     binned = "logistic" if rows.task == "classification" else "ridge"
     fits = {(job.kind, job.public_only): fit for job, fit in found.items() if job.kind is not None}
 
-    def better(public_only: bool) -> tuple[Kind, Fit]:
+    def better(public_only: bool) -> tuple[Kind, BaselineFit]:
         kinds: tuple[Kind, ...] = get_args(Kind)
         kind = min(kinds, key=lambda k: fits[k, public_only].held_out)
         return kind, fits[kind, public_only]

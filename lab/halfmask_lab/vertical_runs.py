@@ -106,7 +106,7 @@ EVERY = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class HeldOutChoice:
     """The candidate with the smallest loss on held-out rows, and the losses of all of them."""
 
     value: float
@@ -138,7 +138,9 @@ def decomposed(task: VerticalTable) -> VerticalTable:
     return VerticalTable(columns=columns, labels=task.labels, test_labels=task.test_labels)
 
 
-def choose_rho(task: VerticalTable, candidates: Sequence[float], config: AdmmConfig) -> Choice:
+def choose_rho(
+    task: VerticalTable, candidates: Sequence[float], config: AdmmConfig
+) -> HeldOutChoice:
     """ρ of ADMM without noise, by the loss after all its rounds."""
     inner = decomposed(held_out(task))
     return _choose(candidates, lambda rho: simulate_admm(inner, replace(config, rho=rho)))
@@ -146,16 +148,16 @@ def choose_rho(task: VerticalTable, candidates: Sequence[float], config: AdmmCon
 
 def choose_step_size(
     task: VerticalTable, candidates: Sequence[float], config: FdmlConfig
-) -> Choice:
+) -> HeldOutChoice:
     """The step size of SGD without noise, by the loss after all its epochs."""
     inner = held_out(task)
     return _choose(candidates, lambda size: simulate_fdml(inner, replace(config, step_size=size)))
 
 
-def _choose(candidates: Sequence[float], simulate: Callable[[float], Simulation]) -> Choice:
+def _choose(candidates: Sequence[float], simulate: Callable[[float], Simulation]) -> HeldOutChoice:
     losses = {candidate: test_loss(simulate(candidate)) for candidate in candidates}
     shown = {f"{candidate:g}": loss for candidate, loss in losses.items()}
-    return Choice(value=min(losses, key=losses.__getitem__), losses=shown)
+    return HeldOutChoice(value=min(losses, key=losses.__getitem__), losses=shown)
 
 
 def test_loss(simulation: Simulation) -> float:

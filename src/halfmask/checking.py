@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from halfmask.accounting.budget import Budget, printed
 from halfmask.data.derived import function_of
 from halfmask.data.encoding import MAX_LEARNT_LEVELS, declared, level_codes, with_made
-from halfmask.data.frames import dates, numbered, numbers, texts
+from halfmask.data.frames import A_NUMBER, dates, numbered, numbers, texts
 from halfmask.data.reading import FileRows, open_rows
 from halfmask.data.units import first_rows, unit_codes, unit_weights
 from halfmask.errors import DataError, HalfmaskError, SchemaError, suggest
@@ -199,7 +199,7 @@ _ID_SHARE = 0.9
 
 
 @dataclass(frozen=True)
-class Finding:
+class Remark:
     """Something to mend or to think about; `column` is None where it is about the whole."""
 
     column: str | None
@@ -211,8 +211,8 @@ class Checked:
     """What a check found. `states` says of each declared column that is there how it reads."""
 
     rows: int | None = None
-    faults: list[Finding] = field(default_factory=list)
-    warnings: list[Finding] = field(default_factory=list)
+    faults: list[Remark] = field(default_factory=list)
+    warnings: list[Remark] = field(default_factory=list)
     states: dict[str, str] = field(default_factory=dict)
     schema: Schema | None = None
     expectation: Expectation | None = None
@@ -261,17 +261,17 @@ class Looked:
     """What the values of one column say: whether they parse, and what to mend or to think about."""
 
     state: str | None = None
-    faults: tuple[Finding, ...] = ()
-    warnings: tuple[Finding, ...] = ()
+    faults: tuple[Remark, ...] = ()
+    warnings: tuple[Remark, ...] = ()
 
 
 Look = Callable[[FileRows, Column | Label], Looked]
 """Looks at the values of one column."""
 
 
-def _findings(text: str) -> list[Finding]:
+def _findings(text: str) -> list[Remark]:
     """One for each line of an error."""
-    return [Finding(named_place(line)[0], line) for line in text.splitlines() if line]
+    return [Remark(named_place(line)[0], line) for line in text.splitlines() if line]
 
 
 def look_at(rows: FileRows, part: Column | Label) -> Looked:
@@ -284,7 +284,7 @@ def look_at(rows: FileRows, part: Column | Label) -> Looked:
     message = str(problem)
     if part.role == "private":
         message = f"Column {part.name!r}, row {row}: does not parse. Expected {_expected(part)}."
-    return Looked(f"does not parse at row {row}", faults=(Finding(part.name, message),))
+    return Looked(f"does not parse at row {row}", faults=(Remark(part.name, message),))
 
 
 def check_rows(
@@ -322,7 +322,7 @@ def check_rows(
         return
     if label.role == "public" and all(column.role == "public" for column in columns):
         problem = "No column is private: mark a column or the label, or use an ordinary library."
-        found.faults.append(Finding(None, problem))
+        found.faults.append(Remark(None, problem))
     elif columns:
         counted = None
         if unit is not None and unit.column in rows.column_names:
@@ -358,7 +358,7 @@ def _check_values(
     for name in missing:
         hint = suggest(name, [each for each in rows.column_names if each not in wanted])
         message = f"The data has no column {name!r}.{hint} Add it, or remove it from the schema."
-        found.faults.append(Finding(name, message))
+        found.faults.append(Remark(name, message))
     for at, part in enumerate(parts):
         tell("checking columns", at / len(parts))
         if part.name in missing:
@@ -398,22 +398,22 @@ def _expected(part: Column | Label) -> str:
     """What a private cell should hold, from the schema alone."""
     missing = "nothing, NA or NaN for a missing one"
     if isinstance(part, Label):
-        what = "a number" if part.classes is None else "one of the declared classes"
+        what = A_NUMBER if part.classes is None else "one of the declared classes"
         if part.missing == "skip":
             return f"{what}, or {missing}"
         return f'{what}; a missing label needs missing = "skip" in [label]'
     if part.kind == "date":
         return f"an ISO date such as 2024-01-31, or {missing}"
-    return f"a {'number' if part.kind == 'number' else 'single value'}, or {missing}"
+    return f"{A_NUMBER if part.kind == 'number' else 'a single value'}, or {missing}"
 
 
 # --- warnings
 
 
-def _declared_warnings(columns: Sequence[Column]) -> Iterator[Finding]:
+def _declared_warnings(columns: Sequence[Column]) -> Iterator[Remark]:
     for column in columns:
         if column.categories is not None and len(column.categories) == 1:
-            yield Finding(
+            yield Remark(
                 column.name,
                 f"Column {column.name!r} has a single category: every other value is read as "
                 "one more, 'other'. List all that are known.",
@@ -422,7 +422,7 @@ def _declared_warnings(columns: Sequence[Column]) -> Iterator[Finding]:
     for column in columns:
         for source in column.made_of:
             if source in private and _tells_all(column, private[source]):
-                yield Finding(
+                yield Remark(
                     column.name,
                     f"Column {column.name!r} is public and tells every value that {source!r} is "
                     f"declared to have, so that nothing of {source!r} stays private: let it tell "
@@ -446,7 +446,7 @@ def _tells_all(made: Column, source: Column) -> bool:
     return len(levels) > 1 and len(set(cells.to_pylist())) == len(levels)
 
 
-def _public_warnings(rows: FileRows, part: Column | Label) -> Iterator[Finding]:
+def _public_warnings(rows: FileRows, part: Column | Label) -> Iterator[Remark]:
     """About the values of a public column, which are free to look at."""
     words = texts(rows.columns([part.name]), part.name).drop_null()
     counts = pc.value_counts(words)
@@ -458,7 +458,7 @@ def _public_warnings(rows: FileRows, part: Column | Label) -> Iterator[Finding]:
         lost = [level for place, level in enumerate(levels) if place not in present]
         if lost:
             some = ", ".join(repr(level) for level in lost[:5]) + (", ..." if lost[5:] else "")
-            yield Finding(
+            yield Remark(
                 part.name,
                 f"{where} is public and its "
                 f"{'classes' if isinstance(part, Label) else 'categories'} {some} match no row: "
@@ -467,15 +467,15 @@ def _public_warnings(rows: FileRows, part: Column | Label) -> Iterator[Finding]:
     if isinstance(part, Label):
         return
     if distinct <= 1:
-        yield Finding(part.name, f"{where} is public and holds one value at most: remove it.")
+        yield Remark(part.name, f"{where} is public and holds one value at most: remove it.")
     elif _id_like(part, rows, distinct, total):
-        yield Finding(
+        yield Remark(
             part.name,
             f"{where} is public and looks like an id: nearly every row has its own value, which "
             "tells rows apart and helps no model. Remove it, or name it under [unit].",
         )
     elif part.kind == "category" and part.categories is None and distinct > MAX_LEARNT_LEVELS:
-        yield Finding(
+        yield Remark(
             part.name,
             f"{where} has {distinct:,} values: the {MAX_LEARNT_LEVELS:,} most frequent are kept, "
             "the rest is read as one, 'other'. Group them beforehand if that loses too much.",
@@ -484,7 +484,7 @@ def _public_warnings(rows: FileRows, part: Column | Label) -> Iterator[Finding]:
         values = numbers(rows.columns([part.name]), part.name)
         low, high = (float(end) for end in part.bounds)
         if not ((values >= low) & (values <= high)).any():
-            yield Finding(
+            yield Remark(
                 part.name, f"{where} is public and no value lies within its bounds: check them."
             )
 
@@ -513,7 +513,7 @@ def _unit_warnings(
     columns: Sequence[Column],
     unit: Unit | None,
     faulty: Set[str | None],
-) -> Iterator[Finding]:
+) -> Iterator[Remark]:
     """Persons with several rows: by public ids, or by the name of a column that is not read."""
     if unit is not None:
         if unit.column in rows.column_names:
@@ -530,47 +530,43 @@ def _unit_warnings(
         if name in faulty:
             remedy = f'Leave it out by ignore = ["{name}"] at the top of the schema. {remedy}'
         if name not in declared:
-            yield Finding(name, f"Column {name!r} sounds like an id. {remedy}")
+            yield Remark(name, f"Column {name!r} sounds like an id. {remedy}")
         elif declared[name].role == "public":
             words = texts(rows.columns([name]), name).drop_null()
             distinct = len(pc.unique(words))
             if distinct < len(words):
-                yield Finding(
+                yield Remark(
                     name,
                     f"Column {name!r} has {distinct:,} values in {len(words):,} rows. {remedy}",
                 )
 
 
-def _dropped_rows(rows: FileRows, unit: Unit) -> Iterator[Finding]:
+def _dropped_rows(rows: FileRows, unit: Unit) -> Iterator[Remark]:
     words = texts(rows.columns([unit.column]), unit.column).drop_null()
     counts = pc.value_counts(words).field("counts")
     most = pc.min_element_wise(counts, pa.scalar(unit.max_rows, counts.type))
     used = int(pc.sum(most).as_py() or 0)  # the sum of no ids at all is null
     if used < len(words):
-        yield Finding(
+        yield Remark(
             unit.column,
             f"[unit] keeps {used:,} of {len(words):,} rows: {unit.max_rows} of each id at most. "
             "A larger max_rows keeps more.",
         )
 
 
-def _budget_warnings(rows: int, budget: Budget) -> Iterator[Finding]:
+def _budget_warnings(rows: int, budget: Budget) -> Iterator[Remark]:
     epsilon, delta = budget.epsilon, budget.delta
     if delta * rows > SMALL_DELTA:
-        yield Finding(
+        smaller = 10.0 ** (math.floor(math.log10(SMALL_DELTA / rows)) - 1)
+        yield Remark(
             None,
             f"delta={delta:g} is not well below 1 / rows ({1 / rows:.1g}): a guarantee that may "
-            f"fail for one row in the table is worth little. Pass --delta {_smaller(rows):g}.",
+            f"fail for one row in the table is worth little. Pass --delta {smaller:g}.",
         )
     if epsilon > HIGH_EPSILON:
-        yield Finding(
+        yield Remark(
             None,
             f"epsilon={printed(epsilon)} is above {HIGH_EPSILON:g}: outcomes may become over "
             "22,000 times as likely by one row, which is hardly a promise. Use 1, or a few at "
             "most.",
         )
-
-
-def _smaller(rows: int) -> float:
-    """A power of ten that is well below 1 / rows."""
-    return float(10.0 ** (np.floor(np.log10(SMALL_DELTA / rows)) - 1))

@@ -6,6 +6,7 @@ declared. It never says what is public: roles are the user's to give.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -81,7 +82,8 @@ def _declaration(cells: Mapping[str, str | None], where: str) -> dict[str, Any]:
     bounds, categories = _bounds(cells, where), _categories(cells.get("categories"))
     word = cells.get("kind")
     if word is None:
-        kind = "category" if categories else "date" if _dated(bounds) else "number"
+        dated = bounds is not None and isinstance(bounds[0], str)
+        kind = "category" if categories else "date" if dated else "number"
         if not categories and bounds is None:
             raise DataError(f"{where}: neither kind, bounds nor categories: fill one in.")
     else:
@@ -116,33 +118,42 @@ def _bounds(cells: Mapping[str, str | None], where: str) -> tuple[Any, Any] | No
 
 
 def _end(text: str | None, where: str) -> float | int | str | None:
-    if text is None:
-        return None
+    found = None if text is None else bound(text)
+    if text is not None and found is None:
+        raise DataError(f"{where}: a bound that is neither a number nor an ISO date.")
+    return found
+
+
+def bound(text: str) -> float | int | str | None:
+    """One end of a range: a number, an ISO date as its text, or None where it is neither."""
     if moment(text) is not None:
         return text
     try:
-        number = float(text)
+        number = float(text.replace("_", "x"))
     except ValueError:
-        raise DataError(f"{where}: a bound that is neither a number nor an ISO date.") from None
+        return None
+    if not math.isfinite(number):
+        return None
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
-
-
-def _dated(bounds: tuple[Any, Any] | None) -> bool:
-    return bounds is not None and isinstance(bounds[0], str)
 
 
 def _categories(text: str | None) -> list[str] | None:
     """`a|b`, `a; b`, `a, b`, or codes with their meaning as `0=no | 1=yes` and `0, no | 1, yes`."""
     if text is None:
         return None
-    separator = next((sign for sign in _SEPARATORS if sign in text), None)
-    parts = [part.strip() for part in text.split(separator)] if separator else [text]
-    parts = [part for part in parts if part]
+    separator, parts = separated(text)
     for sign in ("=", ","):
         if parts and all(part.count(sign) >= 1 for part in parts) and sign != separator:
             parts = [part.split(sign)[0].strip() for part in parts]
             break
     return list(dict.fromkeys(parts)) or None
+
+
+def separated(text: str) -> tuple[str | None, list[str]]:
+    """What separates a list of levels, and the levels; nothing where there is one alone."""
+    separator = next((sign for sign in _SEPARATORS if sign in text), None)
+    parts = text.split(separator) if separator else [text]
+    return separator, [part.strip() for part in parts if part.strip()]
 
 
 def grouped(names: Sequence[str], declared: Mapping[str, Any]) -> list[tuple[list[str], Any]]:

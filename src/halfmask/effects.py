@@ -9,7 +9,6 @@ everything here follows from the model; no row of the data is read, and nothing 
 from __future__ import annotations
 
 import html
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,10 +22,10 @@ from scipy.special import expit, log_expit, ndtr, softmax
 from scipy.stats import t as student
 
 from halfmask.accounting.budget import Budget
-from halfmask.data.encoding import Bins, Coding, Grid, Levels, Scaled
+from halfmask.data.encoding import Coding, Grid, Levels, Scaled
 from halfmask.errors import InputError, suggest
 from halfmask.progress import part_of
-from halfmask.table import Codes, Encoder, KeptColumn, Table
+from halfmask.table import CodedFeatures, Encoder, KeptColumn, Table
 from halfmask.types import Floats
 
 if TYPE_CHECKING:
@@ -213,9 +212,9 @@ class Effects(Sequence[Effect]):
 
     def _repr_html_(self) -> str:
         try:
-            from halfmask.report.plots import picture
+            from halfmask.report.plots import effects_picture
 
-            return picture(self)
+            return effects_picture(self)
         except ModuleNotFoundError:
             return f"<pre>{html.escape(str(self))}</pre>"
 
@@ -389,9 +388,6 @@ class _View:
         if isinstance(coding, Scaled):
             ends = np.linspace(coding.low, coding.high, _POINTS)
             return (*(f"{end:g}" for end in ends), "<missing>")
-        if isinstance(coding, Bins | Grid):
-            edges = _told(coding.edges) if coding.unit == "number" else coding.edges
-            coding = Bins(edges=edges, unit=coding.unit)
         return tuple(name.removeprefix(f"{column.name}=") for name in coding.names(column.name))
 
     # --- effects
@@ -461,7 +457,7 @@ class _View:
         return found
 
     @cached_property
-    def _asked_rows(self) -> Codes:
+    def _asked_rows(self) -> CodedFeatures:
         return self.imagined.kept(np.arange(min(_ASKED, self.rows)))
 
     def _by_pairs(self, fit: AdditiveFit, place: int) -> Any:
@@ -500,7 +496,7 @@ class _View:
         every = rows.kept(np.tile(np.arange(rows.n), levels))
         columns = list(every.columns)
         columns[place] = replace(columns[place], codes=codes.astype(columns[place].codes.dtype))
-        scores = model.scores(self.table(Codes(columns=tuple(columns), n=len(codes))))
+        scores = model.scores(self.table(CodedFeatures(columns=tuple(columns), n=len(codes))))
         found: Floats = scores.reshape(levels, rows.n, -1).mean(axis=1)
         return found
 
@@ -526,7 +522,7 @@ class _View:
 
     def at(self, place: int, table: Table, values: Floats) -> float:
         """What the column of the only row of `table` adds, by its level."""
-        assert isinstance(table.features, Codes)
+        assert isinstance(table.features, CodedFeatures)
         kept = table.features.columns[place]
         coding = self.codings[place]
         if isinstance(coding, Scaled):
@@ -551,7 +547,7 @@ class _View:
         return int(np.flatnonzero(meaning == level)[0])
 
     @cached_property
-    def imagined(self) -> Codes:
+    def imagined(self) -> CodedFeatures:
         """Rows with the shares that are known, columns loosely following one another.
 
         Of a cell's order that of effects is taken, so that columns which tell the same go together.
@@ -588,7 +584,7 @@ class _View:
                 numbers=numbers,
             )
             columns.append(kept)
-        return Codes(columns=tuple(columns), n=self.rows)
+        return CodedFeatures(columns=tuple(columns), n=self.rows)
 
     def _order(self, place: int) -> NDArray[np.intp]:
         if self.additive:
@@ -599,7 +595,7 @@ class _View:
                 return np.argsort(weights, kind="stable")
         return np.arange(self.codings[place].width)
 
-    def table(self, features: Codes, label: NDArray[Any] | None = None) -> Table:
+    def table(self, features: CodedFeatures, label: NDArray[Any] | None = None) -> Table:
         """Imagined rows as a table."""
         given = np.zeros(features.n, dtype=np.int64) if label is None else label
         return replace(self._blank, features=features, label=given, rows=np.arange(features.n))
@@ -631,21 +627,6 @@ class _View:
         ends = np.cumsum(softmax(scores, axis=1), axis=1)
         drawn = (generator.random(len(ends))[:, None] > ends).sum(axis=1)
         return replace(table, label=np.minimum(drawn, scores.shape[1] - 1))
-
-
-def _told(edges: Sequence[float]) -> tuple[float, ...]:
-    """Ends of bins in few digits, within a hundredth of the narrower bin beside them; one just
-    above zero, of a column that is often zero, is told as zero."""
-    least = 1e-6 * max(map(abs, edges), default=0.0)
-    whole = [0.0 if abs(edge) < least else float(edge) for edge in edges]
-    told = []
-    for edge, widths in zip(whole, itertools.pairwise([0.0, *np.diff(whole), 0.0]), strict=False):
-        near = min((width for width in widths if width > 0), default=0.0) / 100
-        digits = -math.floor(math.log10(near)) - 2 if near else 0
-        while near and abs(round(edge, digits) - edge) > near:
-            digits += 1
-        told.append(round(edge, digits) if near else edge)
-    return tuple(told)
 
 
 def _outputs(fit: Any) -> tuple[AdditiveFit, ...]:

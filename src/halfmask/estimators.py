@@ -58,11 +58,10 @@ def with_public_part(table: Table, X: Floats, public: PublicPart | None) -> Tabl
     if public is None:
         return table
     if isinstance(public, str) and public == "all":
-        moved = _public_block(table, X, table.private_names)
+        moved = _public_block(table, X, table.private_sources)
         return replace(
             moved.with_blocks(private=np.zeros((len(X), 0))),
             private_norm=0.0,
-            private_names=(),
             private_sources=(),
         )
     if not callable(public):
@@ -81,10 +80,10 @@ def with_public_columns(
     f is handed a frame of the kind that was given, with these columns alone: not the label, which
     rows to predict do not have. It must act row by row.
     """
-    shown = nw.from_native(frame, eager_only=True).select(list(schema.read))
-    half = len(shown) // 2
-    block = _values(public, shown.to_native(), len(shown))
-    parts = (shown[:half].to_native(), shown[half:].to_native())
+    given = nw.from_native(frame, eager_only=True).select(list(schema.read))
+    half = len(given) // 2
+    block = _values(public, given.to_native(), len(given))
+    parts = (given[:half].to_native(), given[half:].to_native())
     _check_row_by_row(public, parts, half, block)
     names = _names(block)
     unit = [] if schema.unit is None else [schema.unit.column]
@@ -124,7 +123,7 @@ def _public_block(table: Table, block: Floats, names: tuple[str, ...]) -> Table:
     # The longest row is a public fact here.
     norm = float(np.sqrt(np.einsum("ij,ij->i", block, block)).max(initial=0.0))
     table = table.with_blocks(public=block)
-    return replace(table, public_norm=norm, public_names=names, public_sources=names)
+    return replace(table, public_norm=norm, public_sources=names)
 
 
 def _check_row_by_row(

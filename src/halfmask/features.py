@@ -115,8 +115,7 @@ class UnitRows(FeatureMap):
     def transform(self, X: np.ndarray) -> np.ndarray:
         rows = rows_of(X)
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
-        scaled: np.ndarray = rows / np.where(norms > 0, norms, 1)
-        return scaled
+        return rows / np.where(norms > 0, norms, 1)
 
 
 # --- Principal components of the public rows, partly whitened on request.
@@ -273,8 +272,7 @@ class PatchDictionary(FeatureMap):
 
     def _patches(self, images: np.ndarray) -> np.ndarray:
         window = (self.patch, self.patch)
-        view: np.ndarray = np.lib.stride_tricks.sliding_window_view(images, window, axis=(1, 2))
-        return view
+        return np.lib.stride_tricks.sliding_window_view(images, window, axis=(1, 2))
 
     def _random_patches(self, images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Patches at random places, flat ones left out where there are enough others."""
@@ -283,8 +281,7 @@ class PatchDictionary(FeatureMap):
         patches = view[at[0], at[1], at[2]].reshape(-1, self.patch**2)
         marked = patches[patches.std(axis=1) > _FLAT]
         chosen = marked if len(marked) >= self.words else patches
-        kept: np.ndarray = chosen[: self.sample]
-        return kept
+        return chosen[: self.sample]
 
 
 def _normalised(patches: np.ndarray) -> np.ndarray:
@@ -373,8 +370,7 @@ class NeighbourGraph(FeatureMap):
     def fit_transform(self, X: np.ndarray, y: None = None) -> np.ndarray:
         """The functions at the fitted rows themselves, without placing each by itself."""
         functions = self.fit(X).functions_
-        scaled: np.ndarray = functions * (self.values_**self.smoothing).astype(np.float32)
-        return scaled
+        return functions * (self.values_**self.smoothing).astype(np.float32)
 
     def transform(self, X: np.ndarray) -> np.ndarray:
         self.check_fitted()

@@ -194,10 +194,7 @@ class Huber(Loss):
 
     def value(self, scores: Floats, targets: Floats) -> Floats:
         far = np.abs(scores - targets)[:, 0]
-        rows: Floats = np.where(
-            far <= self.width, 0.5 * far**2, self.width * (far - 0.5 * self.width)
-        )
-        return rows
+        return np.where(far <= self.width, 0.5 * far**2, self.width * (far - 0.5 * self.width))
 
     def slope(self, scores: Floats, targets: Floats) -> Floats:
         return np.clip(scores - targets, -self.width, self.width)
@@ -225,8 +222,7 @@ class SmoothedHinge(Loss):
     def value(self, scores: Floats, targets: Floats) -> Floats:
         gap = (1 - (2 * targets - 1) * scores)[:, 0]
         curved = 0.5 * np.clip(gap, 0, self.width) ** 2 / self.width
-        rows: Floats = curved + np.maximum(gap - self.width, 0)
-        return rows
+        return curved + np.maximum(gap - self.width, 0)
 
     def slope(self, scores: Floats, targets: Floats) -> Floats:
         signs = 2 * targets - 1
@@ -289,7 +285,7 @@ def in_ball(point: Floats, radius: float) -> Floats:
 # public randomness. It is then post-processing, and may be stored with the model.
 
 
-Watch = Callable[[int, float], None]
+LossWatch = Callable[[int, float], None]
 """Told the number of a step, from 1, and the public loss before it."""
 
 MOST_POINTS = 100

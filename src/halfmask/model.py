@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from halfmask.data.products import feature_rows, times
+from halfmask.data.products import feature_rows, rows_times
 from halfmask.errors import DataError, InputError
 from halfmask.methods.fitted import LinearFit
 from halfmask.model_folder import damaged, field, plain, read_arrays, read_json, rebuilt
 from halfmask.settings import options_from_json, options_to_json
 from halfmask.statement import Statement
 from halfmask.storage import json_text, replacing, write_text
-from halfmask.table import Blocks, Codes, Encoder, Table, Task
+from halfmask.table import Blocks, CodedFeatures, Encoder, Table, Task
 from halfmask.types import Floats
 
 FORMAT = "halfmask-model-1"
@@ -97,8 +97,7 @@ class Model(ABC):
         scores = self._finite_scores(table)
         if self.task == "regression":
             assert self.label_bounds is not None
-            numbers: Floats = np.clip(scores[:, 0], *self.label_bounds)
-            return numbers
+            return np.clip(scores[:, 0], *self.label_bounds)
         best = scores.argmax(axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(int)
         predicted: NDArray[Any] = class_array(self.classes)[best]
         return predicted
@@ -224,7 +223,7 @@ def _tried(model: Model) -> Model:
     else:
         return model  # fitted on a table made by hand, whose rows no file describes
     public, private = (np.outer([0.0, 1.0], np.ones(len(part))) for part in names)
-    features: Blocks | Codes = Blocks(public=public, private=private)
+    features: Blocks | CodedFeatures = Blocks(public=public, private=private)
     if model.kind == "additive" and model.encoder is not None:
         features = model.encoder.ends()
     rows = replace(
@@ -259,8 +258,8 @@ class LinearModel(Model):
                 f"on {self.fit.coef.shape[1]}: pass rows like those it was trained on."
             )
         scores: Floats = (
-            times(public, self.fit.coef[:, :split].T)
-            + times(private, self.fit.coef[:, split:].T)
+            rows_times(public, self.fit.coef[:, :split].T)
+            + rows_times(private, self.fit.coef[:, split:].T)
             + self.fit.intercept
         )
         return scores

@@ -165,11 +165,11 @@ def _unpacked(file: IO[bytes], size: int, name: str) -> dict[str, NDArray[Any]]:
             if key == member.filename or key in arrays:
                 damaged(f"{name} holds something other than arrays")
             with archive.open(member) as stream:
-                arrays[key] = _array(stream, member.file_size, key)
+                arrays[key] = _array(stream, key)
     return arrays
 
 
-def _array(stream: IO[bytes], size: int, name: str) -> NDArray[Any]:
+def _array(stream: IO[bytes], name: str) -> NDArray[Any]:
     """One array, whose header is believed only if it says what the member holds."""
     version = npy.read_magic(stream)
     if version == (1, 0):

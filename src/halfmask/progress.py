@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from multiprocessing.pool import Pool
 from typing import Any, TypeVar
 
+from threadpoolctl import threadpool_limits
+
 Listener = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
-class _Part:
+class _BarPart:
     """The part of a bar that is left to the work below, and whose bar it is."""
 
     label: str = ""
@@ -30,7 +32,7 @@ class _Part:
 
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
-_part: ContextVar[_Part] = ContextVar("part", default=_Part())  # noqa: B039  (frozen)
+_part: ContextVar[_BarPart] = ContextVar("part", default=_BarPart())  # noqa: B039  (frozen)
 
 
 def tell(what: str, share: float) -> None:
@@ -54,7 +56,7 @@ def heard_by(listener: Listener | None) -> Iterator[None]:
 @contextmanager
 def part_of(label: str, low: float = 0.0, high: float = 0.0) -> Iterator[None]:
     """Within, what is told moves the bar `label` from `low` to `high`, or not at all."""
-    token = _part.set(_Part(label, low, high - low))
+    token = _part.set(_BarPart(label, low, high - low))
     try:
         yield
     finally:
@@ -64,8 +66,8 @@ def part_of(label: str, low: float = 0.0, high: float = 0.0) -> Iterator[None]:
 # --- Processes forked for independent work, one per core.
 
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 def forked_pool(workers: int | None = None) -> Pool | None:
@@ -80,7 +82,8 @@ def _one_thread() -> None:
     """A worker has a core of its own, and waits for ever on threads that a fork left behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
     _listener.set(None)  # the bar is the parent's
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["OMP_NUM_THREADS"] = "1"  # for our own threads: libraries have read it by now
+    threadpool_limits(limits=1, user_api="blas")
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
@@ -92,15 +95,15 @@ _shared: Callable[[Any], Any] | None = None
 
 @contextmanager
 def workers(
-    work: Callable[[Item], Result], count: int | None = None
-) -> Iterator[Callable[[Sequence[Item], Callable[[int], None]], list[Result]]]:
+    work: Callable[[_Item], _Result], count: int | None = None
+) -> Iterator[Callable[[Sequence[_Item], Callable[[int], None]], list[_Result]]]:
     """A function that does `work` on items, in order, and tells how many are finished."""
     global _shared
     outer, _shared = _shared, work
     pool = forked_pool(count)
 
-    def worked(items: Sequence[Item], done: Callable[[int], None]) -> list[Result]:
-        results: list[Result] = []
+    def worked(items: Sequence[_Item], done: Callable[[int], None]) -> list[_Result]:
+        results: list[_Result] = []
         for result in map(work, items) if pool is None else pool.imap(_of_shared, items):
             results.append(result)
             done(len(results))
@@ -116,8 +119,8 @@ def workers(
 
 
 def side_by_side(
-    work: Callable[[Item], Result], items: Sequence[Item], done: Callable[[int], None]
-) -> list[Result]:
+    work: Callable[[_Item], _Result], items: Sequence[_Item], done: Callable[[int], None]
+) -> list[_Result]:
     """`work` of each item, in order; `done` is told how many are finished."""
     with workers(work) as worked:
         return worked(items, done)

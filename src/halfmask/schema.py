@@ -112,7 +112,7 @@ def _leaves(data: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Declaration:
     """A declaration of one name or pattern: where it stands, and its keys."""
 
     where: str
@@ -205,18 +205,18 @@ def _defaults(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _declarations(
     data: Mapping[str, Any], names: Sequence[str] | None
-) -> tuple[list[_Part], list[_Part], list[_Part], list[str]]:
+) -> tuple[list[_Declaration], list[_Declaration], list[_Declaration], list[str]]:
     """Columns by name, columns of groups by name, patterns of both, and ignored names."""
     there = set(names or ())
 
     def is_pattern(name: str) -> bool:
         return names is not None and "*" in name and name not in there
 
-    exact: list[_Part] = []
-    grouped: list[_Part] = []
-    starred: list[_Part] = []
+    exact: list[_Declaration] = []
+    grouped: list[_Declaration] = []
+    starred: list[_Declaration] = []
     for name, keys in _table(data, "columns").items():
-        part = _Part(f"[columns.{_key(name)}]", name, keys)
+        part = _Declaration(f"[columns.{_key(name)}]", name, keys)
         if is_pattern(name):
             if not isinstance(keys, Mapping):
                 raise SchemaError(f"{part.where} is not a table: write its keys below it.")
@@ -232,7 +232,7 @@ def _declarations(
             raise SchemaError(f'{where} has no columns: write columns = ["a", "lab_*"].')
         own = {key: value for key, value in keys.items() if key != "columns"}
         for name in members:
-            part = _Part(f"{where} ({name})", name, own)
+            part = _Declaration(f"{where} ({name})", name, own)
             (starred if is_pattern(name) else grouped).append(part)
     for part in starred:
         if not part.name.strip("*") and part.keys.get("role") == "public":
@@ -244,7 +244,7 @@ def _declarations(
 
 
 def _unmatched(
-    parts: Sequence[_Part], ignored: Sequence[str], names: Sequence[str], starred: bool
+    parts: Sequence[_Declaration], ignored: Sequence[str], names: Sequence[str], starred: bool
 ) -> Iterator[str]:
     """Patterns that match no column and, where patterns are used, columns that nothing matches."""
     for part in parts:
@@ -258,7 +258,8 @@ def _unmatched(
     lost = [
         name
         for name in names
-        if not any(part.matches(name) for part in parts)
+        if name  # what has no name cannot be declared
+        and not any(part.matches(name) for part in parts)
         and not any(_matches(pattern, name) for pattern in ignored)
     ]
     if lost:
@@ -274,7 +275,7 @@ def _unmatched(
 
 
 def _in_order(
-    parts: Sequence[_Part], ignored: Sequence[str], names: Sequence[str] | None
+    parts: Sequence[_Declaration], ignored: Sequence[str], names: Sequence[str] | None
 ) -> list[str]:
     """Every declared column once: declarations in their order, matches in that of the data."""
     found: dict[str, None] = {}
@@ -294,7 +295,7 @@ def _in_order(
 
 
 def _joined(
-    name: str, defaults: Mapping[str, Any], layers: Sequence[Sequence[_Part]]
+    name: str, defaults: Mapping[str, Any], layers: Sequence[Sequence[_Declaration]]
 ) -> dict[str, Any]:
     """The keys of one column: patterns under groups under its own name, all over the defaults."""
     keys: dict[str, Any] = {}
@@ -377,7 +378,10 @@ def known_keys(where: str, given: Mapping[str, Any], known: Sequence[str]) -> No
 
 def _name(where: str, name: object) -> None:
     if not isinstance(name, str) or not name.strip():
-        raise SchemaError(f'{where} has no name: write name = "..." with the column\'s name.')
+        raise SchemaError(
+            f'{where} has no name: write name = "..." with the column\'s name; a column that has '
+            "none in the file is left out."
+        )
 
 
 def _party(where: str, party: object) -> None:
@@ -408,6 +412,14 @@ def _bounds(where: str, bounds: object) -> tuple[float, float]:
             f"{where} has bounds too far apart for a number: declare a smaller range."
         )
     return low, high
+
+
+def has_middle(low: float, high: float) -> bool:
+    """Whether the middle of a range and half of it are numbers, and that half is not zero.
+
+    Labels are divided by it. Which private label then gives no number would show without noise.
+    """
+    return math.isfinite(low + high) and 0 < (high - low) / 2 < math.inf
 
 
 def _date_bounds(where: str, bounds: object) -> tuple[str, str]:
@@ -606,7 +618,13 @@ class Label:
                 f"a class, or bounds = [low, high] for a number."
             )
         if self.bounds is not None:
-            object.__setattr__(self, "bounds", _bounds(where, self.bounds))
+            low, high = _bounds(where, self.bounds)
+            if not has_middle(low, high):
+                raise SchemaError(
+                    f"{where} has bounds [{low:g}, {high:g}], too close or too large to calculate "
+                    "with: write the numbers in another unit."
+                )
+            object.__setattr__(self, "bounds", (low, high))
         else:
             classes = _levels(where, "classes", self.classes)
             if len(classes) < 2:

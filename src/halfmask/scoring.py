@@ -14,7 +14,7 @@ from sklearn.metrics import log_loss, r2_score, roc_auc_score, root_mean_squared
 from halfmask.errors import DataError
 from halfmask.model import Model
 from halfmask.progress import part_of, tell
-from halfmask.table import Codes, Table
+from halfmask.table import CodedFeatures, Table
 from halfmask.types import Floats
 
 _SHOWN = {"log_loss": "log loss", "auc": "AUC", "rmse": "RMSE", "r2": "R²"}
@@ -146,11 +146,10 @@ def _public_alone(model: Model, rows: Table) -> Floats | None:
         return None
     outputs = getattr(fit, "outputs", (fit,))
     found = [output.offset(rows.coded) for output in outputs]
-    if any(offset is None for offset in found) or model.details.get("pooled_classes"):
+    if any(offset is None for offset in found):
         return None
     if len(found) > 1:
-        chances: Floats = softmax(np.column_stack(found), axis=1)
-        return chances
+        return _of_pools(model.details, np.column_stack(found))
     scores: Floats = np.asarray(found[0], dtype=np.float64)
     if model.task == "regression":
         assert model.label_bounds is not None
@@ -159,6 +158,20 @@ def _public_alone(model: Model, rows: Table) -> Floats | None:
         return numbers
     second = expit(scores)
     return np.column_stack([1 - second, second])
+
+
+def _of_pools(details: Mapping[str, Any], scores: Floats) -> Floats | None:
+    """Chances of classes; rare ones that share a score have their share of its chance."""
+    if not details.get("pooled_classes"):
+        chances: Floats = softmax(scores, axis=1)
+        return chances
+    pool, share = details.get("pool"), np.asarray(details.get("base"), dtype=np.float64)
+    if pool is None or not len(pool) == len(share) == scores.shape[1]:
+        return None  # an older model does not say which classes share a score
+    _, first, pools = np.unique(pool, return_index=True, return_inverse=True)
+    within = share / np.bincount(pools, share)[pools]
+    found: Floats = softmax(scores[:, first], axis=1)[:, pools] * within
+    return found
 
 
 def _brief(label: NDArray[Any], predicted: Floats, *, numbers: bool) -> dict[str, float | None]:
@@ -230,7 +243,7 @@ def _by_group(
 # by no guarantee, charged to no ledger and stored in no model.
 
 
-NOT_PRIVATE = "NOT PRIVATE: computed from exact private values. Keep it to yourself."
+REFERENCE_NOT_PRIVATE = "NOT PRIVATE: computed from exact private values. Keep it to yourself."
 _NAMES = {"boosted_trees": "boosted trees", "linear": "a linear model of levels"}
 _MOST_ROWS = 50_000
 _MOST_LEVELS = 255  # of a category in scikit-learn's boosted trees
@@ -247,7 +260,7 @@ def reference(training: Table, tables: Iterable[Table] | None = None) -> dict[st
     assert rows.label is not None
     if rows.classes is not None and len(np.unique(rows.label)) < 2:
         raise DataError("The rows for the reference hold one class only: pass more rows.")
-    found: dict[str, Any] = {"rows": rows.n, "private": False, "not_private": NOT_PRIVATE}
+    found: dict[str, Any] = {"rows": rows.n, "private": False, "not_private": REFERENCE_NOT_PRIVATE}
     tested = None if tables is None else [t.labelled() for t in tables if not t.unlabelled.all()]
     for place, kind in enumerate(_NAMES):
         tell("fitting the reference without privacy", place / len(_NAMES))
@@ -261,7 +274,7 @@ def reference(training: Table, tables: Iterable[Table] | None = None) -> dict[st
 def reference_lines(found: dict[str, Any], where: str) -> list[str]:
     """The reference for a terminal, marked."""
     lines = [f"  {name}: {told_scores(found[kind])}" for kind, name in _NAMES.items()]
-    return ["", f"Without privacy, {where}:", *lines, NOT_PRIVATE]
+    return ["", f"Without privacy, {where}:", *lines, REFERENCE_NOT_PRIVATE]
 
 
 def _some(table: Table) -> Table:
@@ -323,7 +336,7 @@ def _of(model: Any, kind: str, rows: Table, others: Table) -> Floats:
 
 
 def _categories(rows: Table) -> list[bool] | None:
-    if not isinstance(rows.features, Codes) or rows.schema is None:
+    if not isinstance(rows.features, CodedFeatures) or rows.schema is None:
         return None
     kinds = {column.name: column.kind for column in rows.schema.columns}
     return [
@@ -333,7 +346,7 @@ def _categories(rows: Table) -> list[bool] | None:
 
 
 def _features(kind: str, rows: Table) -> Any:
-    if kind == "linear" or not isinstance(rows.features, Codes):
+    if kind == "linear" or not isinstance(rows.features, CodedFeatures):
         return sparse.csr_matrix(np.hstack([rows.public, rows.private]))
     return np.column_stack(
         [

@@ -224,7 +224,7 @@ def config_as_json(config: Any) -> dict[str, Any]:
     return values
 
 
-def listed(kind: type[Any]) -> str:
+def settings_in_words(kind: type[Any]) -> str:
     """Every setting of a configuration with the values it takes, in words."""
     hints = _hints(kind)
     return "; ".join(f"{name} ({_kind_words(hint)})" for name, hint in hints.items())
@@ -291,7 +291,9 @@ def _value(method: str, kind: type[Any], name: str, text: str) -> Any:
     if dot and inner is not None:
         return _value(method, inner, rest, text)
     if dot or inner is not None:
-        within = f": name one of its settings, {listed(inner)}" if inner else " has no parts"
+        within = (
+            f": name one of its settings, {settings_in_words(inner)}" if inner else " has no parts"
+        )
         raise InputError(f"Method {method!r}: {first!r}{within}.")
     found = _parsed(text, hints[first])
     if found is _NONE:
@@ -338,7 +340,7 @@ def _nested(hint: Any) -> type[Any] | None:
 def _unknown(method: str, kind: type[Any], name: str) -> InputError:
     recipe = getattr(kind, RECIPE, None)
     which = f"Method {method!r}" + (f" with recipe {recipe!r}" if recipe else "")
-    return InputError(f"{which} has no setting {name!r}. There are: {listed(kind)}.")
+    return InputError(f"{which} has no setting {name!r}. There are: {settings_in_words(kind)}.")
 
 
 def _wrong(method: str, name: str, hint: Any, value: Any) -> InputError:

@@ -184,7 +184,7 @@ class Blocks:
     def kept(self, rows: np.ndarray | slice) -> Blocks:
         return Blocks(public=self.public[rows], private=self.private[rows])
 
-    def planted(self, rows: np.ndarray, other: Blocks | Codes) -> Blocks:
+    def planted(self, rows: np.ndarray, other: Blocks | CodedFeatures) -> Blocks:
         return replace(self, private=_with(self.private, rows, other.private))
 
     def blank(self) -> Blocks:
@@ -193,7 +193,7 @@ class Blocks:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Codes:
+class CodedFeatures:
     """Features as codes, in the order of the schema; blocks and levels are made when asked for."""
 
     columns: tuple[KeptColumn, ...]
@@ -219,7 +219,7 @@ class Codes:
         public = sum(column.width for column in self.columns if not column.private)
         return public, sum(column.width for column in self.columns) - public
 
-    def only_public(self) -> Codes:
+    def only_public(self) -> CodedFeatures:
         """The same without private columns."""
         return replace(self, columns=tuple(c for c in self.columns if not c.private))
 
@@ -241,14 +241,16 @@ class Codes:
             if column.numbers is not None:
                 column.numbers[at] = numbers
 
-    def kept(self, rows: np.ndarray | slice) -> Codes:
+    def kept(self, rows: np.ndarray | slice) -> CodedFeatures:
         columns = tuple(column.kept(rows) for column in self.columns)
         if isinstance(rows, slice):
-            return Codes(columns=columns, n=len(range(self.n)[rows]))
-        return Codes(columns=columns, n=int(rows.sum()) if rows.dtype == bool else len(rows))
+            return CodedFeatures(columns=columns, n=len(range(self.n)[rows]))
+        return CodedFeatures(
+            columns=columns, n=int(rows.sum()) if rows.dtype == bool else len(rows)
+        )
 
-    def planted(self, rows: np.ndarray, other: Blocks | Codes) -> Codes:
-        if not isinstance(other, Codes):
+    def planted(self, rows: np.ndarray, other: Blocks | CodedFeatures) -> CodedFeatures:
+        if not isinstance(other, CodedFeatures):
             raise InputError("Rows of a bare array cannot be planted in a table with a schema.")
         pairs = zip(self.columns, other.columns, strict=True)
         columns = tuple(
@@ -256,12 +258,12 @@ class Codes:
         )
         return replace(self, columns=columns)
 
-    def blank(self) -> Codes:
+    def blank(self) -> CodedFeatures:
         """The same without a private value."""
         columns = (c.filled(np.zeros(self.n)) if c.private else c for c in self.columns)
         return replace(self, columns=tuple(columns))
 
-    def filled(self, name: str, values: np.ndarray) -> Codes:
+    def filled(self, name: str, values: np.ndarray) -> CodedFeatures:
         columns = (c.filled(values) if c.name == name else c for c in self.columns)
         return replace(self, columns=tuple(columns))
 
@@ -278,14 +280,12 @@ class Table:
     `unit` holds the code of each row's unit, `rows` its position in the frame it came from.
     """
 
-    features: Blocks | Codes
+    features: Blocks | CodedFeatures
     label: np.ndarray | None
     unit: np.ndarray | None
     rows: np.ndarray
     public_norm: float
     private_norm: float
-    public_names: tuple[str, ...]
-    private_names: tuple[str, ...]
     public_sources: tuple[str, ...]
     private_sources: tuple[str, ...]
     label_private: bool
@@ -341,8 +341,7 @@ class Table:
         """
         if self.label is None:
             return np.ones(self.n, dtype=bool)
-        missing: np.ndarray = np.isnan(self.label) if self.classes is None else self.label < 0
-        return missing
+        return np.isnan(self.label) if self.classes is None else self.label < 0
 
     @property
     def skipped(self) -> np.ndarray:
@@ -382,7 +381,7 @@ class Table:
 
     def filled(self, column: str, values: np.ndarray) -> Table:
         """The table with other values of a column: see `KeptColumn.filled`."""
-        if not isinstance(self.features, Codes):
+        if not isinstance(self.features, CodedFeatures):
             raise InputError("A bare array has no columns with a meaning: encode with a schema.")
         return replace(self, features=self.features.filled(column, values))
 
@@ -412,7 +411,6 @@ class Table:
         """
         block = bare_rows(X, row_norm)
         label, classes = bare_label(y, len(block), task, label_bounds)
-        names = tuple(f"x{index}" for index in range(block.shape[1]))
         return cls(
             features=Blocks(public=np.zeros((len(block), 0)), private=block),
             label=label,
@@ -420,10 +418,8 @@ class Table:
             rows=np.arange(len(block)),
             public_norm=0.0,
             private_norm=float(row_norm),
-            public_names=(),
-            private_names=names,
             public_sources=(),
-            private_sources=names,
+            private_sources=tuple(f"x{index}" for index in range(block.shape[1])),
             label_private=True,
             task=task,
             classes=classes,
@@ -543,7 +539,8 @@ class Encoder:
         n, parts = pieces(frame, names)
         if n == 0:
             raise DataError("The data has no rows: pass at least one.")
-        label = _no_labels(n, schema.label) if with_label else None
+        kind = np.float64 if schema.label.classes is None else np.int64
+        label = np.zeros(n, dtype=kind) if with_label else None
         features = self._reserved(n, schema.columns)
         for start, table in parts:
             with numbered(start):
@@ -566,8 +563,6 @@ class Encoder:
             rows=rows,
             public_norm=self._public.norm,
             private_norm=self._private.norm,
-            public_names=self._public.names,
-            private_names=self._private.names,
             public_sources=self._public.sources,
             private_sources=self._private.sources,
             label_private=schema.label.role == "private",
@@ -594,7 +589,7 @@ class Encoder:
         """How a column is kept."""
         return self._cells[column]
 
-    def ends(self) -> Codes:
+    def ends(self) -> CodedFeatures:
         """Two made-up rows: the first code of every column, and the last."""
         ends = self._reserved(2, self.schema.columns)
         for column in ends.columns:
@@ -603,7 +598,7 @@ class Encoder:
                 column.numbers[0] = -1.0
         return ends
 
-    def _reserved(self, n: int, columns: tuple[Column, ...]) -> Codes:
+    def _reserved(self, n: int, columns: tuple[Column, ...]) -> CodedFeatures:
         """Room for the codes of `n` rows, mapped from a file where memory is short."""
         kept = []
         known = [self._cells[column.name] for column in columns]
@@ -614,7 +609,7 @@ class Encoder:
                 codes = room.zeros(n, cells.dtype)
                 private = column.role == "private"
                 kept.append(KeptColumn(column.name, private, cells, codes, numbers))
-        return Codes(columns=tuple(kept), n=n)
+        return CodedFeatures(columns=tuple(kept), n=n)
 
     def encode_public(self, frame: Any) -> np.ndarray:
         """The public features of a frame's rows; no other column is read."""
@@ -646,10 +641,6 @@ class Encoder:
         grids = data.get("grids")
         stored = grids and {name: grid_from_json(grid) for name, grid in grids.items()}
         return cls(Schema.from_dict(data["schema"]), codings, stored)
-
-
-def _no_labels(n: int, label: Label) -> np.ndarray:
-    return np.zeros(n, dtype=np.float64 if label.classes is None else np.int64)
 
 
 def label_codes(table: pa.Table, label: Label, *, skip: bool) -> np.ndarray:

@@ -31,7 +31,7 @@ from halfmask.schema import Schema
 from halfmask.settings import CONFIG, MethodConfig, config_for, split_method
 from halfmask.statement import Statement, made_notes
 from halfmask.storage import write_durably
-from halfmask.table import Codes, Encoder, Table
+from halfmask.table import CodedFeatures, Encoder, Table
 
 if TYPE_CHECKING:
     from halfmask.neural.distributed import Ranks
@@ -329,11 +329,11 @@ def needed(table: Table, method: str, *, blocks: bool = False) -> int:
         classes = len(table.classes or ())
         return (_BY_ROW + _BY_CLASS * (classes if classes > 2 else 0)) * table.n
     products = _BY_PRODUCT * width**2 if method == "one-shot" else 0
-    if isinstance(table.features, Codes) and not blocks:
+    if isinstance(table.features, CodedFeatures) and not blocks:
         kept = 2 * 16 * sum(column.numbers is not None for column in table.features.columns)
         by_row = _BY_LINEAR_ROW + kept + _BY_OUTPUT * max(len(table.classes or ()) - 2, 0)
         return by_row * table.n + products
-    copies = _BLOCKS if isinstance(table.features, Codes) else _BLOCKS - 1
+    copies = _BLOCKS if isinstance(table.features, CodedFeatures) else _BLOCKS - 1
     return 8 * copies * table.n * width + products
 
 

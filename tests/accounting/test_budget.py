@@ -19,7 +19,7 @@ from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import AccountingError, HalfmaskError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
-from halfmask.report.words import number
+from halfmask.report.words import guarantee_number
 
 BUDGETS = st.builds(Budget, epsilon=st.floats(0.05, 20.0), delta=st.floats(1e-12, 1e-3))
 
@@ -60,7 +60,7 @@ def test_impossible_budgets_are_refused(wrong: dict) -> None:
 
 @given(st.floats(1e-9, 1e6))
 def test_a_statement_and_a_report_print_the_same_number(value: float) -> None:
-    assert number(value) == printed(value)
+    assert guarantee_number(value) == printed(value)
 
 
 def test_nobody_rounds_an_epsilon_or_takes_a_margin_off_a_budget_by_hand() -> None:

@@ -1,8 +1,9 @@
 """Replays by the thousand: how many of each kind, and the largest share of its charge each reached.
 
 `python tests/audit/many_replays.py` replays every method and every party on random neighbours,
-`additive` on so many of each set of roles, and then the neighbours that are furthest apart. A fit
-that goes beyond its charge ends it with the case that did. Its figures are in docs/audit.md.
+`additive` on so many of each set of roles and on tables at the edges of what is allowed, rows being
+replaced and withheld, and then the neighbours that are furthest apart. A fit that goes beyond its
+charge ends it with the case that did. Its figures are in docs/audit.md.
 """
 
 from __future__ import annotations
@@ -17,15 +18,24 @@ from typing import Any
 
 import test_replay
 import test_replay_vertical
-from replays import PRIVATE, Pair, assert_within_charge, corner_pairs, neighbour_pairs
+from replays import (
+    EDGE_EPSILONS,
+    LOUD,
+    PRIVATE,
+    EdgePair,
+    Pair,
+    assert_within_charge,
+    corner_pairs,
+    edge_pairs,
+    neighbour_pairs,
+    share_withheld,
+)
 from test_every_mechanism import share_of_game
 
 from halfmask.accounting.budget import Budget
 from halfmask.audit.mechanisms import MECHANISMS
 from halfmask.progress import side_by_side
 
-LOUD = 2000.0
-"""So large an epsilon that even a dozen rows go through every stage of `additive`."""
 TOGETHER = 50
 """Replays of one kind that a worker makes at a time."""
 Seen = tuple[str, str, float]
@@ -38,6 +48,7 @@ def kind_of(pair: Pair) -> str:
     words = ["number" if label.classes is None else f"{len(label.classes)} classes"]
     words += ["units"] * (pair.schema.unit is not None)
     words += ["missing labels"] * (label.missing == "skip")
+    words += ["weights"] * (isinstance(pair, EdgePair) and pair.sample_weight is not None)
     return ", ".join(words)
 
 
@@ -47,6 +58,18 @@ def random_pairs(
     seen: list[Seen] = []
     test_replay.over_pairs(
         neighbour_pairs(**kinds),
+        count,
+        lambda pair: seen.append((name, kind_of(pair), share(pair))),
+    )
+    yield from seen
+
+
+def random_edges(
+    name: str, share: Callable[[EdgePair], float], epsilon: float, count: int
+) -> Iterator[Seen]:
+    seen: list[Seen] = []
+    test_replay.over_pairs(
+        edge_pairs(epsilons=(epsilon,)),
         count,
         lambda pair: seen.append((name, kind_of(pair), share(pair))),
     )
@@ -111,6 +134,24 @@ def additive_work(replays: int) -> Iterator[Work]:
             yield from portions(name, math.ceil(replays / 2), run)
 
 
+def edge_work(replays: int) -> Iterator[Work]:
+    """So many replays of `additive` at the edges, half of them with rows that are withheld."""
+
+    def replaced(pair: EdgePair) -> float:
+        return assert_within_charge(
+            pair.estimator("additive", epsilon=pair.epsilon),
+            pair.frame,
+            pair.neighbour,
+            sample_weight=pair.sample_weight,
+        )
+
+    count = math.ceil(replays / 2 / len(EDGE_EPSILONS))
+    for word, share in (("replace", replaced), ("withhold", share_withheld)):
+        for epsilon in EDGE_EPSILONS:
+            name = f"additive at the edges, epsilon {epsilon:g} ({word})"
+            yield from portions(name, count, partial(random_edges, name, share, epsilon))
+
+
 def portions(name: str, count: int, run: Callable[[int], Iterator[Seen]]) -> Iterator[Work]:
     while count > 0:
         yield name, partial(run, min(count, TOGETHER))
@@ -140,10 +181,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--replays", type=int, default=10_000, help="over all methods")
     parser.add_argument("--additive", type=int, default=2_000, help="of each set of roles")
+    parser.add_argument("--edges", type=int, default=2_000, help="of additive at the edges")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     began = time.perf_counter()
-    work = [*random_work(asked.replays), *additive_work(asked.additive), *far_work()]
+    work = [*random_work(asked.replays), *additive_work(asked.additive)]
+    work += [*edge_work(asked.edges), *far_work()]
 
     def done(count: int) -> None:
         seconds = time.perf_counter() - began

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -16,12 +17,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pytest
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask.accounting.accountant import epsilon as account
 from halfmask.audit import Transcript, record, replay
+from halfmask.methods import additive
+from halfmask.methods.additive import AdditiveRun
+from halfmask.methods.additive_classes import ClassesRun
 from halfmask.schema import Column, Label, Schema, Unit
 
 COLUMNS = (
@@ -250,9 +255,16 @@ def assert_within_charge(
     """
     told = record(estimator, frame, sample_weight=sample_weight)
     other = replay(estimator, neighbour, told, sample_weight=sample_weight)
-    assert told.same_model(other), "the models differ: something private passed no noise"
     epsilon = account(told.events, delta=estimator.delta, relation=told.relation)
     assert epsilon <= estimator.epsilon * (1 + 1e-9)
+    return assert_moves_within_charge(told, other, replaced=replaced)
+
+
+def assert_moves_within_charge(
+    told: Transcript, other: Transcript, *, replaced: int | None = None
+) -> float:
+    """The checks of `assert_within_charge` on a recording and its replay."""
+    assert told.same_model(other), "the models differ: something private passed no noise"
     moves = told.moves(other)
     assert np.isfinite(moves).all()
     for release, move in zip(told.releases, moves, strict=True):
@@ -276,3 +288,169 @@ def assert_noise_is_as_large_as_said(told: Transcript) -> None:
     total = float(units @ units)
     assert chi2.cdf(total, units.size) > 1e-9, "there is less noise than was charged for"
     assert chi2.sf(total, units.size) > 1e-9, "there is more noise than was planned"
+
+
+# --- Tables at the edges of what is allowed: hardly any rows, units of many rows, weights, columns
+# that tell nothing, labels that are all the same, budgets of any size.
+
+LOUD = 2000.0
+"""So large an epsilon that even a dozen rows go through every stage of `additive`."""
+EDGE_COLUMNS = {
+    "one": Column("one", "private", "category", categories=("a",)),
+    "kind": Column("kind", "private", "category", categories=("a", "b", "c")),
+    "low": Column("low", "private", "number", bounds=(0, 10), bins=4),
+    "pay": Column("pay", "private", "number", bounds=(-1, 1), bins=0),
+    "day": Column("day", "private", "date", bounds=("2000-01-01", "2020-12-31")),
+}
+EDGE_CELLS: dict[str, list[Any]] = {
+    "one": ["a", None, "other"],
+    "kind": ["a", "b", "c", None, "other"],
+    "low": [0, 10, 5.0, None, -3, 1e9],
+    "pay": [-1.0, 0.0, 1.0, None, 7.0],
+    "day": ["2000-01-01", "2020-12-31", "2009-05-05", None],
+}
+EDGE_EPSILONS = (1e-3, 1.0, 40.0, LOUD, 1e5)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EdgePair(Pair):
+    """A pair with a budget, public weights of its rows, and the rows of the frame that differ."""
+
+    rows: tuple[int, ...]
+    epsilon: float = 1.0
+    sample_weight: Any = None
+
+
+@st.composite
+def edge_pairs(draw: st.DrawFn, *, epsilons: tuple[float, ...] = EDGE_EPSILONS) -> EdgePair:
+    """Neighbours whose rows, columns, labels, units and weights are at the edges of what may be.
+
+    Each row of a unit has private cells and a label of its own before and after.
+    """
+    names = draw(st.lists(st.sampled_from(sorted(EDGE_COLUMNS)), min_size=1, unique=True))
+    label, missing = draw(st.sampled_from(tuple(LABELS))), draw(st.booleans())
+    private = [name for name in names if draw(st.booleans())]
+    role: Any = draw(st.sampled_from(["private", "public"])) if private else "private"
+    columns = tuple(
+        EDGE_COLUMNS[name]
+        if name in private
+        else replace(EDGE_COLUMNS[name], role="public", bounds=None, categories=None)
+        for name in names
+    )
+    target = replace(LABELS[label], role=role, missing="skip" if missing else None)
+    units = draw(st.sampled_from(["none", "one", "some", "large and small"]))
+    most = draw(st.sampled_from([1, 2, 3, 30]))
+    schema = Schema(target, columns, None if units == "none" else Unit(column="id", max_rows=most))
+    n = draw(st.one_of(st.integers(1, 3), st.integers(4, 30)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    alike = draw(st.sets(st.sampled_from([*names, "y"])))
+    values: dict[str, list[Any]] = {}
+    for name in names:
+        cells = EDGE_CELLS[name]
+        values[name] = [cells[0 if name in alike else rng.integers(len(cells))] for _ in range(n)]
+    classes = PLAIN[label]
+    values["y"] = [classes[0 if "y" in alike else rng.integers(len(classes))] for _ in range(n)]
+    if missing:
+        values["y"] = [None if rng.random() < 0.3 else cell for cell in values["y"]]
+        values["y"][0] = classes[0]
+    persons = {
+        "none": np.arange(n),
+        "one": np.zeros(n, dtype=int),
+        "some": rng.integers(0, max(1, n // 2), n),
+        "large and small": np.where(rng.random(n) < 0.5, 0, np.arange(n)),
+    }[units]
+    values["id"] = [f"p{person}" for person in persons]
+    at = draw(st.integers(0, n - 1))
+    rows = tuple(int(row) for row in np.flatnonzero(persons == persons[at]))
+    other = {name: list(cells) for name, cells in values.items()}
+    labels_of = [*classes, *([None] if missing else [])]
+    for row in rows:
+        for name in private:
+            other[name][row] = EDGE_CELLS[name][rng.integers(len(EDGE_CELLS[name]))]
+        if role == "private":
+            other["y"][row] = labels_of[rng.integers(len(labels_of))]
+    weights = None
+    if draw(st.booleans()):
+        weights = rng.choice([0.0, 1e-300, 1e-3, 1.0, 1 / 3, 1e6], n)
+        # One row at least has to count, and rows without a public label do not.
+        weights[0] = weights[0] or 1.0
+    return EdgePair(
+        schema=schema,
+        frame=as_pandas(values),
+        neighbour=as_pandas(other),
+        replaced=None,
+        rows=rows,
+        epsilon=draw(st.sampled_from(epsilons)),
+        sample_weight=weights,
+    )
+
+
+def share_withheld(pair: EdgePair) -> float:
+    """The share of the charge that `additive` moves by where the rows of `pair` add nothing."""
+    estimator = pair.estimator("additive", epsilon=pair.epsilon, relation="withhold")
+    told = record(estimator, pair.frame, sample_weight=pair.sample_weight)
+    with withheld(pair.rows):
+        other = replay(estimator, pair.frame, told, sample_weight=pair.sample_weight)
+    return assert_moves_within_charge(told, other)
+
+
+@contextmanager
+def withheld(rows: tuple[int, ...]) -> Iterator[None]:
+    """Inside, what private cells of these rows of the frame add to a statistic is zero.
+
+    A frame cannot lack a level, so the run itself is changed: the rows have no label, and no weight
+    where levels and scores are counted. What is public of them counts as before.
+    """
+    patch = pytest.MonkeyPatch()
+    real = {
+        name: getattr(AdditiveRun, name)
+        for name in ("__init__", "_counts", "_known_features", "_errors")
+    }
+    shares, search = ClassesRun._class_shares, additive.PairSearch
+
+    def begun(self: Any, table: Any, *given: Any, **named: Any) -> None:
+        self.left_out = np.isin(table.rows, rows)
+        real["__init__"](self, table, *given, **named)
+        self.every_label, self.every_weight = self._labelled, self._weights
+        self._labelled = self._labelled & ~self.left_out
+
+    def counted(self: Any, *given: Any) -> Any:
+        self._weights = self.every_weight * ~self.left_out
+        found = real["_counts"](self, *given)
+        self._weights = self.every_weight
+        return found
+
+    def known(self: Any, *given: Any) -> Any:
+        before, self._weights = self._weights, self.every_weight
+        found = real["_known_features"](self, *given)
+        self._weights = before
+        return found
+
+    def compared(self: Any, *given: Any) -> Any:
+        before, self._even = self._even, self._even * ~self.left_out
+        found = real["_errors"](self, *given)
+        self._even = before
+        return found
+
+    def shared(self: Any) -> Any:
+        if not self._label_private:  # exact, and public
+            before, self._labelled = self._labelled, self.every_label
+            found = shares(self)
+            self._labelled = before
+            return found
+        return shares(self)
+
+    def searched(**named: Any) -> Any:
+        missing = ~named["labelled"]
+        return search(**{**named, "weights": named["weights"] * ~missing})
+
+    patch.setattr(AdditiveRun, "__init__", begun)
+    patch.setattr(AdditiveRun, "_counts", counted)
+    patch.setattr(AdditiveRun, "_known_features", known)
+    patch.setattr(AdditiveRun, "_errors", compared)
+    patch.setattr(ClassesRun, "_class_shares", shared)
+    patch.setattr(additive, "PairSearch", searched)
+    try:
+        yield
+    finally:
+        patch.undo()

@@ -434,24 +434,24 @@ def test_levels_that_are_learnt_from_a_private_column_are_found(
 
 
 def test_a_start_from_the_private_base_rate_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = gd.Descent.run
+    real = gd.GradientDescent.run
 
     def started(self: Any, *given: Any) -> Any:
         rate = (self._targets.sum(axis=0) + 1) / (len(self._targets) + 2)
         self.start_from(np.log(rate / (1 - rate)))
         return real(self, *given) + np.log(rate / (1 - rate))
 
-    monkeypatch.setattr(gd.Descent, "run", started)
+    monkeypatch.setattr(gd.GradientDescent, "run", started)
     assert found([a_pair("all")], "gd")
 
 
 def test_a_count_of_private_labels_beside_the_model_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = gd.Descent._public_facts
+    real = gd.GradientDescent._public_facts
 
     def facts(self: Any, *given: Any) -> Any:
         return {**real(self, *given), "positive": float(self._targets.sum())}
 
-    monkeypatch.setattr(gd.Descent, "_public_facts", facts)
+    monkeypatch.setattr(gd.GradientDescent, "_public_facts", facts)
     assert found([a_pair("all")], "gd")

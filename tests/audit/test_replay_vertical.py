@@ -39,12 +39,12 @@ from halfmask.vertical.simulation import (
 )
 
 DELTA = 1e-6
-Doors = dict[int, Transcript]
+Releasers = dict[int, Transcript]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watched(SimulationBudget):
-    """A budget whose doors record, or replay what was recorded of the same parties."""
+    """A budget whose releasers record, or replay what was recorded of the same parties."""
 
     told: Mapping[int, Transcript] | None = None
     opened: dict[int, Recorder] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Watched(SimulationBudget):
 class Run:
     """A simulation, what each door released, and the ledger of the label holder."""
 
-    doors: Doors
+    releasers: Releasers
     costs: Mapping[str, float]
     rule: tuple[str, ...]
     labels: MemoryLedger
@@ -72,18 +72,21 @@ Simulate = Callable[[VerticalTable, SimulationBudget], Any]
 
 
 def run_of(
-    simulate: Simulate, task: VerticalTable, relation: str = "replace", told: Doors | None = None
+    simulate: Simulate,
+    task: VerticalTable,
+    relation: str = "replace",
+    told: Releasers | None = None,
 ) -> Run:
     labels = MemoryLedger(epsilon=1e6, delta=DELTA)
     budget = Watched(epsilon=1.0, delta=DELTA, relation=relation, told=told, label_ledger=labels)  # type: ignore[arg-type]
     found = simulate(task, budget)
-    doors = {index: door.transcript() for index, door in budget.opened.items()}
-    return Run(doors=doors, costs=found.costs, rule=found.notes, labels=labels)
+    releasers = {index: door.transcript() for index, door in budget.opened.items()}
+    return Run(releasers=releasers, costs=found.costs, rule=found.notes, labels=labels)
 
 
 def moved(told: Run, again: Run, index: int) -> float:
     """How far a door's releases are apart in all, each being within its own charge."""
-    first, second = told.doors[index], again.doors[index]
+    first, second = told.releasers[index], again.releasers[index]
     assert len(first.releases) == len(second.releases)
     moves = first.moves(second)
     assert np.isfinite(moves).all()
@@ -94,15 +97,15 @@ def moved(told: Run, again: Run, index: int) -> float:
 
 def assert_only_party(told: Run, again: Run, *, party: int = 0) -> float:
     """The party stays within its charge and nobody else's releases move; the share it reached."""
-    for index, door in told.doors.items():
+    for index, door in told.releasers.items():
         if any(math.isnan(each.noise_std) for each in door.releases):
-            pairs = zip(door.releases, again.doors[index].releases, strict=True)
+            pairs = zip(door.releases, again.releasers[index].releases, strict=True)
             assert all(np.array_equal(one.value, two.value) for one, two in pairs)
             continue
         assert_noise_is_as_large_as_said(door)
         if index != party:
             assert moved(told, again, index) == 0, f"door {index} moved with another's columns"
-    mu = told.doors[party].mu
+    mu = told.releasers[party].mu
     assert mu is not None
     assert mu <= gaussian_mu(1.0, DELTA)
     reached = moved(told, again, party)
@@ -222,7 +225,7 @@ def check_party(name: str, relation: str) -> Callable[[Any], float]:
         task, rng, kind = drawn
         simulate = CASES[name]
         told = run_of(simulate, task, relation)
-        again = run_of(simulate, neighbour(task, rng, kind, relation), relation, told.doors)
+        again = run_of(simulate, neighbour(task, rng, kind, relation), relation, told.releasers)
         assert told.rule == again.rule
         return assert_only_party(told, again)
 
@@ -254,9 +257,9 @@ def test_no_label_moves_all_that_is_told_of_it_beyond_the_label_holders_charge(
         row = int(rng.integers(len(labels)))
         labels[row] = 1 - labels[row]
         told = run_of(simulate, task)
-        again = run_of(simulate, replace(task, labels=labels), told=told.doors)
+        again = run_of(simulate, replace(task, labels=labels), told=told.releasers)
         charged = math.sqrt(sum(each.replace**2 for each in told.labels.events()))
-        reached = math.hypot(*(moved(told, again, index) for index in told.doors))
+        reached = math.hypot(*(moved(told, again, index) for index in told.releasers))
         assert reached <= charged
         assert gaussian_epsilon(charged, DELTA) <= told.costs["label"] * (1 + 1e-9)
 
@@ -279,8 +282,8 @@ def test_no_person_moves_all_parties_beyond_the_cost_that_is_stated(labels: str)
             changed[row], name = 1 - changed[row], "person"
             other = replace(other, labels=changed)
         told = run_of(simulate, task)
-        again = run_of(simulate, other, told=told.doors)
-        reached = math.hypot(*(moved(told, again, index) for index in told.doors))
+        again = run_of(simulate, other, told=told.releasers)
+        reached = math.hypot(*(moved(told, again, index) for index in told.releasers))
         assert reached <= gaussian_mu(told.costs[name], DELTA) * (1 + 1e-9)
 
     over(tasks(), 30, check)
@@ -295,10 +298,10 @@ def test_a_hidden_label_shows_in_its_own_answer_alone() -> None:
         row = int(rng.integers(len(labels)))
         labels[row] = 1 - labels[row]
         told = run_of(simulate, task)
-        again = run_of(simulate, replace(task, labels=labels), told=told.doors)
-        (answers,), (others,) = told.doors[2].releases, again.doors[2].releases
+        again = run_of(simulate, replace(task, labels=labels), told=told.releasers)
+        (answers,), (others,) = told.releasers[2].releases, again.releasers[2].releases
         assert np.flatnonzero(answers.value != others.value).tolist() == [row]
-        assert [event.epsilon for event in told.doors[2].events] == [1.0]
+        assert [event.epsilon for event in told.releasers[2].events] == [1.0]
         assert moved(told, again, 0) == moved(told, again, 1) == 0
 
     over(tasks(), 20, check)
@@ -351,7 +354,7 @@ def test_a_cell_in_a_partys_file_moves_nothing_but_its_own_row(tmp_path: Path) -
             other[name][row] = cell(name, rng)
         for name in ("experts-private", "fdml", "admm-row"):
             told = run_of(CASES[name], task_of(columns))
-            again = run_of(CASES[name], task_of(other), told=told.doors)
+            again = run_of(CASES[name], task_of(other), told=told.releasers)
             assert_only_party(told, again)
 
     over(st.integers(0, 2**32 - 1), 25, check)
@@ -378,7 +381,7 @@ def found(name: str) -> bool:
     for _ in range(20):
         told = run_of(CASES[name], task)
         try:
-            assert_only_party(told, run_of(CASES[name], other, told=told.doors))
+            assert_only_party(told, run_of(CASES[name], other, told=told.releasers))
         except (AssertionError, ReplayError):
             return True
     return False

@@ -121,6 +121,15 @@ def test_the_text_fits_80_columns_and_says_for_whom_it_is(folder: Path) -> None:
     assert "not for release" in " ".join(run.stdout.split())
 
 
+def test_a_schema_that_is_not_finished_reads_no_column(folder: Path) -> None:
+    label = '[label]\nname = "ill"\nrole = "private"\n'
+    age = '[columns.age]\nrole = "private"\nkind = "number"\n'
+    checked(columns(), schema=label + age, code=2)
+    told = ran("rows.csv", "--schema", "schema.toml").stdout
+    assert "no declared column was read" in told
+    assert "0 of 0" not in told
+
+
 def test_full_writes_the_schema_out(folder: Path) -> None:
     short = SCHEMA.replace("[columns.age]", '[columns."ag*"]')
     checked(columns(), "--full", "full.toml", schema=short)

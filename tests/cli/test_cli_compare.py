@@ -15,7 +15,7 @@ from halfmask.accounting.accountant import epsilon as account
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import Ledger
 from halfmask.cli import main
-from halfmask.cli.compare import blank, plan
+from halfmask.cli.compare import blank, plan_comparison
 from halfmask.model import Model
 from halfmask.schema import Schema
 from halfmask.table import Encoder, Table, read_frame
@@ -144,7 +144,9 @@ def test_ctrl_c_before_the_first_release_leaves_nothing(
 def test_the_share_of_each_composes_to_the_total(
     files: Path, methods: list[str], relation: str
 ) -> None:
-    planned = plan(table_of(files), methods, Budget(epsilon=1.0, delta=1e-6, relation=relation))
+    planned = plan_comparison(
+        table_of(files), methods, Budget(epsilon=1.0, delta=1e-6, relation=relation)
+    )
     assert 0.97 < planned.total <= 1
     assert 1 / len(methods) < planned.each * (1 + 1e-4)
     if len(methods) == 1:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.csv
 import pytest
 from click.testing import CliRunner, Result
 
 from halfmask.cli import main
+from halfmask.data.frames import check_columns
 from halfmask.data.reading import column_names, read_frame
 from halfmask.datasets import load_adult
 from halfmask.errors import DataError
+from halfmask.model import Model
+from halfmask.report.facts import gather
 
 TRAIN, TEST, CENSUS = load_adult()
 
@@ -80,12 +85,62 @@ def test_a_header_twice_is_named_by_position(tmp_path: Path) -> None:
         column_names(tmp_path / "twice.csv")
 
 
+def test_a_column_without_a_name_is_left_out(tmp_path: Path) -> None:
+    """pandas writes its index as one: a template that declares it could not be read."""
+    rows = "\n".join(f"{place},{place % 7},{'yn'[place % 2]}" for place in range(600))
+    (tmp_path / "rows.csv").write_text(f",dose,ill\n{rows}\n")
+    for words in ((), ("--short",)):
+        done = halfmask("init", tmp_path / "rows.csv", "--label", "ill", *words)
+        assert done.exit_code == 0
+        assert "without a name is left out" in done.stderr
+        assert '""' not in done.stdout
+    (tmp_path / "rows.toml").write_text(
+        'label = {name = "ill", role = "private", classes = ["y", "n"]}\n'
+        '[columns]\n"dos*" = {role = "private", kind = "number", bounds = [0, 7]}\n'
+    )
+    words = ("--schema", tmp_path / "rows.toml")
+    assert halfmask("check", tmp_path / "rows.csv", *words).exit_code == 0
+    words = (*words, "--epsilon", 4, "--out", tmp_path / "model")
+    assert halfmask("train", tmp_path / "rows.csv", *words).exit_code == 0
+    (tmp_path / "edge.csv").write_text("dose,ill,,\n1,y,,\n")
+    done = halfmask("init", tmp_path / "edge.csv", "--label", "ill")
+    assert done.exit_code == 2
+    assert "columns without a name, 3 and 4: name or remove them" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("cell", ["1,5", "1.234,5", "12%", "EUR 3"])
+def test_numbers_written_otherwise_are_told_how_to_be_written(tmp_path: Path, cell: str) -> None:
+    (tmp_path / "rows.csv").write_text(f"dose;ill\n2;y\n{cell};n\n")
+    (tmp_path / "rows.toml").write_text(
+        'label = {name = "ill", role = "private", classes = ["y", "n"]}\n'
+        '[columns.dose]\nrole = "private"\nkind = "number"\nbounds = [0, 7]\n'
+    )
+    words = (tmp_path / "rows.csv", "--schema", tmp_path / "rows.toml")
+    more = ("--epsilon", 1, "--out", tmp_path / "m")
+    for done in (halfmask("check", *words), halfmask("train", *words, *more)):
+        assert done.exit_code == 2
+        told = " ".join(done.output.split())
+        assert "row 2" in told
+        assert "such as 1234.5, with a point and without a unit" in told
+        assert cell not in told
+
+
 def test_all_missing_columns_are_named_at_once(model: Path, tmp_path: Path) -> None:
     pyarrow.csv.write_csv(TEST.slice(0, 5).select(["age", "sex"]), tmp_path / "few.csv")
     done = halfmask("predict", model / "model", tmp_path / "few.csv")
     assert done.exit_code == 2
     for name in ("'workclass'", "'education'", "'race'"):
         assert name in done.stderr
+    assert "they may also be left out" in " ".join(done.stderr.split())
+
+
+def test_a_column_that_is_wanted_itself_is_not_suggested_for_another() -> None:
+    frame = pa.table({"education": ["a"], "occupatoin": ["b"]})
+    with pytest.raises(DataError, match="Did you mean 'occupatoin'"):
+        check_columns(frame, ["education", "occupation"])
+    with pytest.raises(DataError) as told:
+        check_columns(frame.drop_columns("occupatoin"), ["education", "occupation"])
+    assert "Did you mean" not in str(told.value)
 
 
 def test_a_spreadsheet_is_answered_with_advice(tmp_path: Path) -> None:
@@ -182,4 +237,12 @@ def test_a_model_that_is_a_constant_is_called_so(tmp_path: Path) -> None:
     said = halfmask("train", tmp_path / "few.csv", *words)
     assert said.exit_code == 0, said.output
     assert "This model is a constant" in said.stdout
+    told = re.search(
+        r"share of 'yes', ([\d.]+): released with noise", " ".join(said.stdout.split())
+    )
+    assert told is not None
+    base = Model.load(tmp_path / "m").details["base"]
+    assert float(told[1]) == pytest.approx(base, rel=1e-3)
+    facts = gather(tmp_path / "m", with_effects=False)
+    assert f"share of 'yes', {base:.4g}" in facts.to_json()["constant"]
     assert max(len(line) for line in said.stdout.splitlines() if str(tmp_path) not in line) <= 80

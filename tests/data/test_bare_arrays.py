@@ -52,3 +52,9 @@ def test_a_bare_regression_needs_declared_bounds() -> None:
 def test_wrong_bare_arrays_are_explained(x: Any, y: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
         Table.from_arrays(x, y)
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 5e-324), (1e308, 1.7e308), (0.0, np.inf)])
+def test_label_bounds_that_cannot_be_calculated_with_are_refused(bounds: Any) -> None:
+    with pytest.raises(InputError, match="label_bounds"):
+        Table.from_arrays([[1.0], [2.0]], [0.0, 1.0], task="regression", label_bounds=bounds)

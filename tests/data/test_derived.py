@@ -234,7 +234,7 @@ def test_files_and_frames_are_read_with_the_made_columns(tmp_path: Path, kind: s
     for table in found:
         np.testing.assert_array_equal(table.public, expected.public)
         np.testing.assert_array_equal(table.private, expected.private)
-        assert table.public_names == expected.public_names
+        assert table.public_sources == expected.public_sources
 
 
 def test_a_file_of_pieces_is_made_as_one_and_names_the_row(monkeypatch: Any) -> None:

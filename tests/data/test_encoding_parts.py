@@ -22,11 +22,12 @@ from halfmask.data.encoding import (
     declared_grid,
     even_parts,
     grid_from_json,
-    learnt,
     learnt_both,
+    learnt_coding,
     learnt_grid,
     level_codes,
     same_levels,
+    told_edges,
 )
 from halfmask.errors import DataError, SchemaError
 from halfmask.schema import DEFAULT_BINS, Column
@@ -65,6 +66,41 @@ def test_widths_and_names_of_a_coding() -> None:
     assert "1970-01-02" in dated[1]
 
 
+def test_ends_of_bins_are_told_in_few_digits() -> None:
+    """Each within a hundredth of the narrower bin beside it, so that none runs into another."""
+    edges = (1e-9, 39.0625, 195.3125, 1562.5, 5625.0, 19960.9)
+    assert told_edges(edges) == (0, 39, 195, 1560, 5600, 20000)
+    for some in (edges, (0.001234, 0.002234), (1234567.891, 1234568.5), (-7.25, 3.5)):
+        told, widths = np.array(told_edges(some)), np.diff(some)
+        near = np.minimum([*widths, np.inf], [np.inf, *widths])
+        assert (np.abs(told - some) <= near / 100 + 1e-6).all()
+    assert (told_edges(()), told_edges((3.7,))) == ((), (3.7,))
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        (1e6, 2e6, 3e6),
+        (1234567.0, 1234568.0, 1234569.0),
+        (1e-9, 2e-9, 1.0),
+        (-1.7e308, 0.0, 1.7e308),
+        (5e-324, 1e-323),
+        (999999.25, 999999.5),
+    ],
+)
+def test_every_bin_has_a_name_of_its_own_however_large_its_ends(edges: tuple[float, ...]) -> None:
+    names = Bins(edges=edges).names("x")
+    assert len(set(names)) == len(edges) + 2
+    lows = [float(name.split("=")[1].split("..")[0]) for name in names[1:-1]]
+    assert lows == sorted(set(lows))
+
+
+def test_ends_above_a_million_are_told_in_all_their_digits() -> None:
+    assert Bins(edges=(1234567.0, 2234567.5)).names("x")[1] == "x=1230000..2230000"
+    assert Bins(edges=(1234567.0, 1234569.0)).names("x")[1] == "x=1234567..1234569"
+    assert Bins(edges=(2e6,)).names("x")[0] == "x=..2000000"
+
+
 def test_a_scaled_number_stays_within_one_and_a_missing_one_is_zero() -> None:
     coding = Scaled(low=-2.0, high=6.0)
     values = np.array([-2.0, 2.0, 6.0, -10.0, 99.0, math.inf, math.nan, 0.0])
@@ -78,6 +114,17 @@ def test_a_scaled_number_stays_within_one_and_a_missing_one_is_zero() -> None:
 def test_levels_are_followed_by_other_and_missing() -> None:
     table = pa.table({"x": ["b", "z", None, "a"]})
     assert Levels(levels=("a", "b")).codes(table, "x").tolist() == [1, 2, 3, 0]
+
+
+@pytest.mark.parametrize(
+    "bounds", [(1.0, 1.0000000000000002), (0.0, 5e-324), (1.0, 1.000000000001)]
+)
+def test_a_grid_has_a_value_for_each_level_however_close_its_bounds(
+    bounds: tuple[float, float],
+) -> None:
+    grid = declared_grid(number(bounds=bounds, bins=0))
+    assert isinstance(grid, Grid)
+    assert len(grid.values) == len(grid.edges) + 1 == grid.width - 1
 
 
 def test_bins_of_the_schema_are_the_grid_with_middles_for_values() -> None:
@@ -149,7 +196,7 @@ def test_a_public_number_keeps_its_distinct_values_with_their_means() -> None:
     assert coding == Scaled(low=1.0, high=5.0)
     assert both == grid
     coding, both = learnt_both(number("public", bins=2), table)
-    assert coding == learnt(number("public", bins=2), table)
+    assert coding == learnt_coding(number("public", bins=2), table)
     assert isinstance(both, Grid)
     assert len(both.edges) == 1
     known, _ = learnt_both(number("public", bounds=(0.0, 9.0)), table)
@@ -202,7 +249,7 @@ def test_a_public_number_learns_quantiles_above_its_least_value() -> None:
 
 def test_nothing_is_learnt_from_a_private_column() -> None:
     table = pa.table({"x": [1.0, 2.0]})
-    for ask in (learnt, learnt_grid):
+    for ask in (learnt_coding, learnt_grid):
         with pytest.raises(SchemaError, match="private"):
             ask(number(bounds=(0.0, 1.0)), table)
 

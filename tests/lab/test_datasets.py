@@ -39,8 +39,8 @@ def test_the_embedded_census_is_complete_and_fits_its_schema() -> None:
         table = encoder.encode(part)
         assert table.label is not None
         assert table.label.sum() == positives
-        assert not any(table.public[:, i].any() for i in _others(table.public_names))
-        assert not any(table.private[:, i].any() for i in _others(table.private_names))
+        assert not any(table.public[:, i].any() for i in _others(encoder.public_names))
+        assert not any(table.private[:, i].any() for i in _others(encoder.private_names))
     assert train.slice(0, 1).to_pylist()[0]["education"] == "Bachelors"
     assert "fnlwgt" not in [*schema.public, *schema.private]
     assert schema.label.role == "private"

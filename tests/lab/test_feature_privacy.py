@@ -40,14 +40,14 @@ def test_test_rows_are_the_same_in_every_draw_and_never_held_out() -> None:
     def numbers(table: Any) -> set[int]:
         # The first nine columns spell the number of a row, wherever they are.
         found = np.zeros(table.n, dtype=int)
-        for block, names in (
-            (table.public, table.public_names),
-            (table.private, table.private_names),
+        for block, sources in (
+            (table.public, table.public_sources),
+            (table.private, table.private_sources),
         ):
             for bit in range(9):
-                name = f"x{bit + 1}=1"
-                if name in names:
-                    found += block[:, names.index(name)].astype(int) << bit
+                name = f"x{bit + 1}"
+                if name in sources:  # its levels are 0 and 1, in this order
+                    found += block[:, sources.index(name) + 1].astype(int) << bit
         return set(found.tolist())
 
     tables = feature_privacy.location_tables(rows, labels, train_rows=200)

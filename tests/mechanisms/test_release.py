@@ -216,7 +216,7 @@ def test_nothing_that_is_left_behind_tells_the_size_of_the_batch() -> None:
         left.append((kept, vars(releaser)["_events"], vars(releaser)["_released"], budget.lines))
     assert left[0] == left[1]
     fixed = {"_rows", "_rows_in_all", "_rate", "_clip_norm", "_noise_std", "_reserve"}
-    assert set(left[0][0]) == fixed | {"_left"}
+    assert set(left[0][0]) == fixed | {"_remaining"}
     assert vars(noise) == {}
 
 

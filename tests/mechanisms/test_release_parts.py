@@ -151,7 +151,7 @@ def test_no_releases_are_not_paid_for(count: int) -> None:
 def test_a_series_that_goes_on_has_what_is_left_and_charges_nothing() -> None:
     releaser = seeded()
     series = releaser.gaussian_series(
-        sensitivity=ONE, noise_std=1.0, count=5, what="a", left=2
+        sensitivity=ONE, noise_std=1.0, count=5, what="a", remaining=2
     )  # fmt: skip
     series.release(np.zeros(1))
     series.release(np.zeros(1))

@@ -37,8 +37,6 @@ def table_of(
         rows=np.arange(n),
         public_norm=1.0 if public else 0.0,
         private_norm=1.0 if private else 0.0,
-        public_names=tuple(f"a{i}" for i in range(public)),
-        private_names=tuple(f"b{i}" for i in range(private)),
         public_sources=tuple(f"a{i}" for i in range(public)),
         private_sources=tuple(f"b{i}" for i in range(private)),
         label_private=label_private,

@@ -21,7 +21,6 @@ from halfmask.methods.additive_classes import (
     comparison_class_moves,
     errors,
     longest_slope,
-    slope_weight,
 )
 from halfmask.model import Model
 from halfmask.schema import Column, Label, Schema
@@ -110,24 +109,24 @@ def test_no_row_moves_the_comparison_further_than_proven(
     classes: int, size: float, seed: int
 ) -> None:
     """Rows drawn at random, some of which are as sure as can be."""
-    rng, short, long = np.random.default_rng(seed), 0.5, 1.5
-    units, (replaced, withheld) = comparison_class_moves(classes, short, long)
+    rng, short = np.random.default_rng(seed), 0.5
+    units, (replaced, withheld) = comparison_class_moves(classes, short)
+    centre = size * rng.normal(size=(classes, 1))
 
     def row() -> np.ndarray:
         extra, known = size * rng.normal(size=(2, classes, 1))
-        chances = softmax(extra + known, axis=0)
-        error = errors(chances, rng.integers(0, classes, 1))
-        z = extra - extra.mean()
-        length = np.linalg.norm(z)
-        g, z = z * min(1.0, short / length), z * min(1.0, long / length)
-        bend = slope_weight(chances) @ np.sum(chances * g * (z - np.sum(chances * z)), axis=0)
-        parts = [*(error[:, 0] / units[0]), float(np.sum(error * g)) / units[1], bend / units[2]]
-        return np.array(parts)
+        label = rng.integers(0, classes, 1)
+        error, alone = (errors(softmax(s, axis=0), label) for s in (known + extra, known))
+        g = extra - centre
+        g = g - g.mean()
+        g = g * min(1.0, short / np.linalg.norm(g))
+        by_score = [float(np.sum(each * g)) for each in (error, alone)]
+        return np.concatenate([error[:, 0] / units[0], np.array(by_score) / units[1:]])
 
     first, second = row(), row()
     assert np.linalg.norm(first - second) <= replaced * (1 + 1e-9)
     assert np.linalg.norm(first) <= withheld * (1 + 1e-9)
-    assert withheld < 0.6
+    assert withheld < 0.54
 
 
 def test_slopes_vanish_where_the_chances_are_right() -> None:
@@ -291,3 +290,31 @@ def test_a_stored_model_predicts_the_same(label: str, tmp_path: Any) -> None:
     table = model.model_.encoder.encode(train)
     again = Model.load(tmp_path / "m")
     assert np.array_equal(again.probabilities(table), model.model_.probabilities(table))
+
+
+def test_private_columns_that_tell_nothing_leave_the_shares() -> None:
+    """Loud noise, many classes and levels: a score that noise has made is told apart and given up.
+
+    It was not, as long as its slope followed from the curvature where the score ends, with the mean
+    of the score in it: 0.016 of log loss above the shares on average, 0.05 in two of these draws.
+    """
+    rng, rows, levels = np.random.default_rng(5), 20_000, tuple(range(40))
+    shares = np.array([13, 12, 12, 12, 12, 11, 11, 5, 4, 3, 2, 2, 1]) / 100
+    label = rng.choice(len(shares), rows, p=shares)
+    frame = pd.DataFrame({"kind": [f"k{k}" for k in label]})
+    for place in range(6):
+        frame[f"noise{place}"] = rng.integers(0, len(levels), rows)
+    schema = Schema(
+        Label("kind", "public", classes=tuple(f"k{k}" for k in range(len(shares)))),
+        tuple(
+            Column(f"noise{place}", "private", "category", categories=levels) for place in range(6)
+        ),
+    )
+    best = -np.mean(np.log((np.bincount(label) / rows)[label]))
+    worse = []
+    for seed in range(6):
+        model = HalfmaskClassifier(schema, epsilon=0.1, delta=1e-6, unsafe_seed=seed).fit(frame)
+        chances = model.predict_proba(frame)[np.arange(rows), label]
+        worse.append(-np.mean(np.log(chances)) - best)
+    assert np.mean(worse) < 0.002
+    assert max(worse) < 0.01

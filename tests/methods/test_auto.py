@@ -11,7 +11,7 @@ import pytest
 from halfmask.errors import InputError
 from halfmask.methods import auto
 from halfmask.methods.auto import Problem, choose
-from halfmask.methods.planner import RunFacts, plan
+from halfmask.methods.planner import RunFacts, plan_run
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder
 
@@ -73,7 +73,7 @@ def test_nothing_to_protect_is_an_error() -> None:
 
 def test_a_plan_says_that_training_would_use_a_network() -> None:
     pytest.importorskip("torch")
-    made = plan(
+    made = plan_run(
         RunFacts(
             rows=4000,
             columns=446,

@@ -19,7 +19,7 @@ from halfmask.losses import loss_named
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.methods.fitted import LinearFit, coded_targets
-from halfmask.methods.gd import Descent, GdConfig, PublicPenalty, descent_rows, fit_gd
+from halfmask.methods.gd import GdConfig, GradientDescent, PublicPenalty, descent_rows, fit_gd
 from halfmask.schema import Schema
 from halfmask.table import Encoder, Table
 
@@ -85,13 +85,13 @@ def neighbours(
     return encoder.encode(pa.table(first)), encoder.encode(pa.table(second))
 
 
-def descent(table: Table, loss: str, relation: str, clip: float | None = None) -> Descent:
+def descent(table: Table, loss: str, relation: str, clip: float | None = None) -> GradientDescent:
     classes = 0 if table.classes is None else len(table.classes)
     chosen = loss_named(loss, classes=classes)
     rows = descent_rows(table, precondition=0.25)
     config = GdConfig(clip=clip, steps=3)
     targets = coded_targets(table, chosen.outputs)
-    return Descent(
+    return GradientDescent(
         rows, targets, chosen, config, table.label_private, releaser(relation=relation), 0.1
     )
 
@@ -367,7 +367,9 @@ def test_an_offset_never_lifts_the_statistic_beyond_its_sensitivity(
         rows = descent_rows(table, precondition=0.25, started=True)
         rows = replace(rows, offset=offset * np.ones((table.n, 1)))
         targets = coded_targets(table, loss.outputs)
-        descent = Descent(rows, targets, loss, GdConfig(), True, releaser(epsilon=10.0), 1.0)
+        descent = GradientDescent(
+            rows, targets, loss, GdConfig(), True, releaser(epsilon=10.0), 1.0
+        )
         theta = 5 * np.random.default_rng(seed).normal(size=(rows.d, 1))
         moved.append(descent.statistic(theta)[0])
     change = np.linalg.norm(moved[0] - moved[1])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from halfmask.methods.moments import (
     BlockWeights,
-    Coding,
+    LabelCoding,
     MomentSums,
     RowBounds,
     choose_weights,
@@ -24,10 +24,10 @@ from halfmask.methods.moments import (
     withhold_sensitivity,
 )
 
-CODINGS: tuple[Coding, ...] = ("public", "one-hot", "signed")
+CODINGS: tuple[LabelCoding, ...] = ("public", "one-hot", "signed")
 
 
-def label_of(coding: Coding, n: int, rng: np.random.Generator) -> np.ndarray:
+def label_of(coding: LabelCoding, n: int, rng: np.random.Generator) -> np.ndarray:
     if coding == "signed":
         ends = rng.choice([-1.0, 1.0, 0.0, rng.uniform(-1, 1)], n)
         return ends[:, None]
@@ -96,7 +96,7 @@ def test_no_neighbour_moves_the_statistic_further_than_claimed(data: Any) -> Non
 
 @pytest.mark.parametrize("coding", CODINGS)
 @pytest.mark.parametrize("non_negative", [False, True])
-def test_the_replace_bound_is_reached(coding: Coding, non_negative: bool) -> None:
+def test_the_replace_bound_is_reached(coding: LabelCoding, non_negative: bool) -> None:
     bounds = RowBounds(public=1.5, private=2.0, label=coding, non_negative=non_negative)
     rng = np.random.default_rng(1)
     for _ in range(5):

@@ -73,7 +73,6 @@ def table(
     names = tuple(f"p{place}" for place in range(public))
     return replace(
         bare.with_blocks(public=X[:, :public]),
-        public_names=names,
         public_sources=names,
         classes=classes,
         label_private=label == "private",

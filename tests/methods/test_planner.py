@@ -15,7 +15,7 @@ from halfmask.accounting.events import GaussianEvent, PoissonGaussianEvent
 from halfmask.errors import AccountingError, InputError
 from halfmask.methods import planner
 from halfmask.methods.auto import Choice, Problem, choose
-from halfmask.methods.planner import RunFacts, expected_run, paper_plan, plan
+from halfmask.methods.planner import RunFacts, expected_run, paper_plan, plan_run
 
 ADULT = RunFacts(rows=32561, columns=120, epsilon=1.0, delta=1e-6)
 MNIST = RunFacts(rows=60000, columns=784, public=784, classes=10, epsilon=1.0, delta=1e-5)
@@ -23,7 +23,7 @@ MNIST = RunFacts(rows=60000, columns=784, public=784, classes=10, epsilon=1.0, d
 
 @pytest.mark.parametrize("task", [ADULT, MNIST, replace(MNIST, classes=0)])
 def test_the_method_is_the_one_that_training_would_choose(task: RunFacts) -> None:
-    made = plan(task)
+    made = plan_run(task)
     problem = Problem(
         public_columns=task.public,
         private_columns=task.columns - task.public,
@@ -62,7 +62,7 @@ def test_rows_needed_reach_the_target_and_half_of_them_do_not(
         public=columns if labels_only else 0,
         relation=relation,
     )
-    made = plan(task, target_error=target)
+    made = plan_run(task, target_error=target)
     needed = expected_run(replace(task, rows=made.rows_needed), made.method)
     assert needed.error <= target
     fewer = max(1, made.rows_needed // 2)
@@ -75,7 +75,7 @@ def test_rows_needed_reach_the_target_and_half_of_them_do_not(
 
 @pytest.mark.parametrize("relation", ["replace", "withhold"])
 def test_the_noise_of_gd_spends_the_budget(relation: Any) -> None:
-    made = plan(replace(ADULT, relation=relation), method="gd")
+    made = plan_run(replace(ADULT, relation=relation), method="gd")
     event = GaussianEvent(
         replace=2 / made.noise_multiplier, withhold=1 / made.noise_multiplier, count=made.steps
     )
@@ -123,17 +123,17 @@ def test_sampled_sums_fall_with_n_where_single_labels_fall_with_its_root() -> No
 def test_no_bound_exceeds_the_width_of_the_ball() -> None:
     tiny = RunFacts(rows=2, columns=500, epsilon=0.01, delta=1e-9)
     assert expected_run(tiny, "gd").error <= 2
-    assert plan(tiny).steps >= 1
+    assert plan_run(tiny).steps >= 1
 
 
 def test_a_method_without_closed_form_is_named_with_the_numbers_of_gd(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(planner, "choose", lambda _: Choice(method="one-shot", reason="a reason"))
-    made = plan(ADULT)
+    made = plan_run(ADULT)
     assert (made.method, made.numbers_of, made.reason) == ("one-shot", "gd", "a reason")
-    assert made.error_bound == plan(ADULT, method="gd").error_bound
-    assert plan(MNIST).numbers_of == "one-shot"
+    assert made.error_bound == plan_run(ADULT, method="gd").error_bound
+    assert plan_run(MNIST).numbers_of == "one-shot"
 
 
 @pytest.mark.parametrize(
@@ -155,15 +155,15 @@ def test_impossible_tasks_are_refused(changes: dict[str, Any], words: str) -> No
 
 def test_impossible_wishes_are_refused() -> None:
     with pytest.raises(InputError, match="target error > 0"):
-        plan(ADULT, target_error=0.0)
+        plan_run(ADULT, target_error=0.0)
     with pytest.raises(InputError, match="target error > 0"):
         paper_plan(MNIST, target_error=-1.0)
     with pytest.raises(InputError, match="Unknown method 'magic'"):
-        plan(ADULT, method="magic")
+        plan_run(ADULT, method="magic")
     with pytest.raises(InputError, match="label alone is private"):
-        plan(ADULT, method="label-span")
+        plan_run(ADULT, method="label-span")
     with pytest.raises(InputError, match="nothing to protect"):
-        plan(replace(MNIST, label_private=False))
+        plan_run(replace(MNIST, label_private=False))
 
 
 def test_the_papers_theorems_are_planned_with_the_accountants_noise() -> None:

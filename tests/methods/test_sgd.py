@@ -82,12 +82,12 @@ class _NoNoise:
         return exact if self.answer is None else np.full(exact.shape, self.answer)
 
 
-def _settings(**changes: Any) -> sgd.Settings:
+def _settings(**changes: Any) -> sgd.SgdPlan:
     usual = {
         "rate": 1.0, "steps": 40, "learning_rate": 0.5, "radius": 1.0, "clip_norm": 1.0,
         "contribution": "general", "noise_multiplier": 1.0,
     }  # fmt: skip
-    return sgd.Settings(**{**usual, **changes})
+    return sgd.SgdPlan(**{**usual, **changes})
 
 
 def test_every_iterate_lies_in_the_ball_and_aggregates_are_what_they_say() -> None:

@@ -19,7 +19,7 @@ from halfmask.neural.trainer import (
     LabelContributions,
     TrainerConfig,
     TrainingRows,
-    row_weights,
+    network_row_weights,
     train_privately,
 )
 from halfmask.table import Table
@@ -68,7 +68,7 @@ def test_what_is_added_is_the_gradient_of_the_scaled_private_loss() -> None:
     network = network_of(3, 0.7, 3)
     rows, labels = torch.randn(6, 4), torch.tensor([0, 2, 1, 1, -1, 0])
     found = LabelContributions(network, rows, labels).clipped_sum(np.arange(6), 0.5)
-    weights = row_weights(network, rows, 0.5).float()
+    weights = network_row_weights(network, rows, 0.5).float()
     scores = network(rows)
     kept = labels >= 0
     private = functional.cross_entropy(
@@ -82,7 +82,7 @@ def test_what_is_added_is_the_gradient_of_the_scaled_private_loss() -> None:
 def test_weights_know_no_label_and_infinite_rows_count_for_nothing() -> None:
     network = network_of(0, 1.0, 4)
     rows = torch.tensor([[1.0, 2.0, 3.0, 4.0], [float("inf"), 0.0, 0.0, 0.0]])
-    weights = row_weights(network, rows, 1.0)
+    weights = network_row_weights(network, rows, 1.0)
     assert weights[1] == 0
     assert 0 < weights[0] <= 1
 

@@ -10,7 +10,7 @@ from one_by_one import clipped, cross_entropy, differences, relative_error
 from torch import Tensor
 
 from halfmask.errors import InputError
-from halfmask.neural.ghost import CLIP_MARGIN, MlpGradients, StructuredRows, clip_weights
+from halfmask.neural.ghost import CLIP_MARGIN, MlpGradients, StructuredRows, tensor_clip_weights
 from halfmask.neural.network import FlatParameters, Mlp
 from halfmask.neural.trainer import FLOAT32_RESERVE
 
@@ -165,7 +165,7 @@ def test_nearly_equal_rows_are_clipped_as_their_difference_and_not_as_rounding()
 )
 def test_no_weight_lets_a_row_exceed_the_clip_norm(norms: list[float], clip: float) -> None:
     given_norms = torch.tensor(norms, dtype=torch.float64)
-    weights = clip_weights(given_norms, clip)
+    weights = tensor_clip_weights(given_norms, clip)
     assert bool((weights * given_norms <= clip).all())
     assert bool((weights <= 1.0).all())
     untouched = given_norms <= clip * (1 - CLIP_MARGIN)
@@ -175,7 +175,7 @@ def test_no_weight_lets_a_row_exceed_the_clip_norm(norms: list[float], clip: flo
 @pytest.mark.parametrize("clip", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_clip_norm_that_bounds_nothing_is_refused(clip: float) -> None:
     with pytest.raises(InputError, match="clip_norm"):
-        clip_weights(torch.ones(2), clip)
+        tensor_clip_weights(torch.ones(2), clip)
 
 
 def test_an_empty_batch_is_a_zero_sum() -> None:

@@ -17,7 +17,7 @@ from halfmask.errors import AccountingError, BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.vertical import admm_party
-from halfmask.vertical.admm import LOSSES, AdmmConfig, DivergenceWarning, loss_named, run_admm
+from halfmask.vertical.admm import ADMM_LOSSES, AdmmConfig, DivergenceWarning, admm_loss, run_admm
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise
 from halfmask.vertical.block import Ball, Box
 from halfmask.vertical.channel import LocalChannel
@@ -46,7 +46,7 @@ def test_sharing_reaches_the_central_optimum(columns, parties):
     assert np.allclose(coefficients(named), central.fit(matrix, labels).coef_[0], atol=1e-4)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", ADMM_LOSSES)
 @pytest.mark.parametrize(
     ("regulariser", "constraint"),
     [("l2", None), ("l1", None), ("l2", Ball(radius=0.5)), ("l2", Box(low=-0.2, high=0.3))],
@@ -60,7 +60,7 @@ def test_every_loss_and_regulariser_descends_to_its_minimum(columns, loss, regul
     def objective(pieces):
         scores = matrix @ np.concatenate(pieces)
         size = sum(np.abs(x).sum() if regulariser == "l1" else x @ x / 2 for x in pieces)
-        return loss_named(loss).value(scores, labels).sum() + 2.0 * size
+        return admm_loss(loss).value(scores, labels).sum() + 2.0 * size
 
     found = [side.x for side in named.values()]
     best, rng = objective(found), np.random.default_rng(0)

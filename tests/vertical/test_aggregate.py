@@ -22,6 +22,7 @@ from halfmask.vertical.experts import (
     ExpertParty,
     ExpertRows,
     ExpertsConfig,
+    LabelTerms,
     count_costs,
     count_scores,
     count_sensitivity,
@@ -129,7 +130,7 @@ def experts(share, ratio=None, epsilon=1.0, relation="replace", columns=(4, 3)):
 
 def test_model_and_counts_together_cost_what_was_asked():
     parties, coordinator, ledgers, _ = experts(COUNTS_SHARE)
-    result = train_experts(coordinator, prior=0.5, aggregate=True)
+    result = train_experts(coordinator, terms=LabelTerms(prior=0.5), aggregate=True)
     assert "DP aggregate" in result.combination.rule
     for side, ledger in zip(parties.values(), ledgers, strict=True):
         assert ledger.spent() == pytest.approx(1.0, abs=1e-6)
@@ -147,7 +148,7 @@ def test_counts_that_cannot_be_paid_for_are_not_released():
     mu = gaussian_mu(1.0, 1e-6)
     _, coordinator, ledgers, _ = experts(COUNTS_SHARE, ratio=mu * 1.02)
     with pytest.raises(BudgetExceededError):
-        train_experts(coordinator, prior=0.5, aggregate=True)
+        train_experts(coordinator, terms=LabelTerms(prior=0.5), aggregate=True)
     assert len(ledgers[0].events()) == 1
 
 
@@ -155,7 +156,7 @@ def test_the_aggregate_finds_the_expert_that_knows_something():
     """The fixed rule takes the first party in full, whatever it knows; the aggregate does not."""
     parties, coordinator, _, blocks = experts(COUNTS_SHARE)
     prior = float(coordinator.labels.mean())
-    found = train_experts(coordinator, prior=prior, aggregate=True)
+    found = train_experts(coordinator, terms=LabelTerms(prior=prior), aggregate=True)
     scores = [side.scores(block) for side, block in zip(parties.values(), blocks, strict=True)]
 
     def loss(rule):
@@ -169,7 +170,7 @@ def test_the_aggregate_finds_the_expert_that_knows_something():
 def test_parties_that_count_nothing_are_named():
     _, coordinator, *_ = experts(0.0)
     with pytest.raises(PartyError, match="'a' sent no 'counts'"):
-        train_experts(coordinator, prior=0.5, aggregate=True)
+        train_experts(coordinator, terms=LabelTerms(prior=0.5), aggregate=True)
     with pytest.raises(InputError, match="aggregate_share"):
         experts(1.0)
 

@@ -13,6 +13,7 @@ from scipy import sparse
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
@@ -20,9 +21,12 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.vertical.channel import LocalChannel, Message
 from halfmask.vertical.experts import (
+    PRIOR_SHARE,
     ExpertParty,
     ExpertRows,
     ExpertsConfig,
+    LabelTerms,
+    charge_labels,
     class_prior,
     combined_ratio,
     expert_costs,
@@ -193,7 +197,6 @@ def experts():
             releaser=Releaser(
                 MemoryLedger(epsilon=1.0, delta=1e-6, relation="replace"), noise_source(index)
             ),
-            release_model=name == "a",
         )
         for index, (name, cut) in enumerate(cuts.items())
     }
@@ -210,20 +213,20 @@ def log_loss(combination, parties, test):
     return np.mean(np.logaddexp(0, -(2 * labels - 1) * score))
 
 
-def test_experts_learn_and_release_what_each_party_allows(experts):
+def test_experts_learn_and_release_their_models(experts):
     parties, coordinator, test = experts
-    prior = class_prior(coordinator.labels, private=False)
-    result = train_experts(coordinator, prior=prior)
+    prior = class_prior(coordinator.labels.sum(), len(coordinator.labels))
+    result = train_experts(coordinator, terms=LabelTerms(prior=prior))
     constant = np.mean(np.logaddexp(0, -(2 * test[1] - 1) * math.log(prior / (1 - prior))))
     assert log_loss(result.combination, parties, test) < constant - 0.02
-    assert set(result.coefficients) == {"a"}
+    assert set(result.coefficients) == {"a", "b"}
     with pytest.raises(InputError, match="trained already"):
-        train_experts(coordinator, prior=prior)
+        train_experts(coordinator, terms=LabelTerms(prior=prior))
 
 
 def test_training_rows_are_never_scored(experts):
     parties, coordinator, _ = experts
-    train_experts(coordinator, prior=0.5)
+    train_experts(coordinator, terms=LabelTerms(prior=0.5))
     for name in ("train", "", "test"):
         with pytest.raises(InputError, match="does not answer"):
             parties["a"].answer(
@@ -244,20 +247,23 @@ def test_experts_learn_from_hidden_labels(experts):
             label_private=False,
             target_excess=hidden.excess,
         )
-    result = train_experts(coordinator, prior=0.5, hidden=hidden)
+    result = train_experts(coordinator, terms=LabelTerms(prior=0.5), hidden=hidden)
     assert log_loss(result.combination, parties, test) < 0.69
 
 
-def test_the_prior_of_private_labels_is_charged(releaser):
-    labels = np.repeat([0.0, 1.0], [700, 300])
-    door = releaser()
-    noisy = class_prior(labels, private=True, ratio=0.5, releaser=door)
-    assert door.events[0].replace == pytest.approx(0.5)
-    assert noisy != 0.3
-    assert noisy == pytest.approx(0.3, abs=0.02)
-    assert class_prior(labels, private=False) == 0.3
-    with pytest.raises(InputError):
-        class_prior(labels, private=True, ratio=0.5, releaser=None)
+def test_the_prior_of_private_labels_is_charged(experts, releaser):
+    _, coordinator, _ = experts
+    coordinator.labels = np.repeat([0.0, 1.0], [2800, 1200])
+    spender, budget = releaser(), Budget(epsilon=1.0, delta=1e-6)
+    terms = charge_labels(coordinator, spender, budget)
+    assert spender.released[-1] == "class prior"
+    assert spender.events[-1].replace == pytest.approx(PRIOR_SHARE * budget.mu)
+    assert terms.prior_ratio == PRIOR_SHARE * budget.mu
+    assert terms.prior != 0.3
+    assert terms.prior == pytest.approx(0.3, abs=0.05)
+    assert class_prior(1200, 4000) == 0.3
+    assert class_prior(-5, 4000) == 1 / 4000  # neither class is certain
+    assert class_prior(1, 1) == 0.5
 
 
 def test_the_fixed_rule_counts_the_prior_once():

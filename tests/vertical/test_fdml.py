@@ -14,7 +14,7 @@ from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import PaidRows, Releaser, Sensitivity
-from halfmask.vertical.admm import loss_named
+from halfmask.vertical.admm import admm_loss
 from halfmask.vertical.channel import LocalChannel, Message
 from halfmask.vertical.fdml import FdmlConfig, FdmlNoise, FdmlParty, run_fdml
 from halfmask.vertical.simulation import SimulationBudget
@@ -33,7 +33,7 @@ def test_without_noise_it_descends(columns):
 
     def watch(epoch):
         scores = sum(side.matrix @ side.x for side in parties.values())
-        return {"loss": float(loss_named("logistic").value(scores, labels).mean())}
+        return {"loss": float(admm_loss("logistic").value(scores, labels).mean())}
 
     history = run_fdml(
         channel_of(parties), labels, FdmlConfig(epochs=15, batch=32, noise="none"), watch=watch

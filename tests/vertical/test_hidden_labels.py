@@ -17,7 +17,7 @@ from halfmask.errors import BudgetExceededError, InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.schema import Schema
-from halfmask.vertical.admm import AdmmConfig, loss_named
+from halfmask.vertical.admm import AdmmConfig, admm_loss
 from halfmask.vertical.channel import LocalChannel, Message
 from halfmask.vertical.experts import MOST_EXCESS, ExpertsConfig, requested_excess
 from halfmask.vertical.files import read_vertical_table
@@ -87,7 +87,7 @@ def task_of(folder):
 
 
 def train_loss(task, scores):
-    return float(loss_named("logistic").value(scores, 2 * task.labels - 1).mean())
+    return float(admm_loss("logistic").value(scores, 2 * task.labels - 1).mean())
 
 
 @pytest.mark.parametrize("combine", ["fixed", "aggregate"])

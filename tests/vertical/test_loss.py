@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from halfmask.errors import InputError
-from halfmask.vertical.admm import LOSSES, loss_named
+from halfmask.vertical.admm import ADMM_LOSSES, admm_loss
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", ADMM_LOSSES)
 @settings(max_examples=60, deadline=None)
 @given(
     point=st.floats(-1e3, 1e3),
@@ -21,7 +21,7 @@ from halfmask.vertical.admm import LOSSES, loss_named
     start=st.floats(-1e6, 1e6),
 )
 def test_prox_minimises(name, point, log_c, target, start):
-    loss, c = loss_named(name), 10.0**log_c
+    loss, c = admm_loss(name), 10.0**log_c
     one = lambda value: np.array([value])  # noqa: E731
     z = loss.prox(one(point), one(target), c, one(start))[0]
 
@@ -32,9 +32,9 @@ def test_prox_minimises(name, point, log_c, target, start):
     assert objective(z) <= near + 1e-9 * (1 + abs(near))
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", ADMM_LOSSES)
 def test_slope_is_the_derivative(name):
-    loss = loss_named(name)
+    loss = admm_loss(name)
     scores = np.linspace(-3.03, 3.01, 41)
     for target in (-1.0, 1.0):
         targets = np.full_like(scores, target)
@@ -45,7 +45,7 @@ def test_slope_is_the_derivative(name):
 def test_logistic_prox_solves_every_row_to_full_precision():
     rng = np.random.default_rng(0)
     points, targets = rng.normal(size=20_000) * 30, rng.choice([-1.0, 1.0], size=20_000)
-    loss = loss_named("logistic")
+    loss = admm_loss("logistic")
     for c in (1e-4, 0.1, 50.0):
         z = loss.prox(points, targets, c, rng.normal(size=20_000) * 100)
         residual = loss.slope(z, targets) + c * (z - points)
@@ -59,15 +59,15 @@ def test_rows_that_have_settled_are_not_disturbed(monkeypatch, c):
 
     rng = np.random.default_rng(1)
     points, targets = rng.normal(size=5000) * 3, rng.choice([-1.0, 1.0], size=5000)
-    found = loss_named("logistic").prox(points, targets, c, points)
+    found = admm_loss("logistic").prox(points, targets, c, points)
     steps = []
     exact = module.expit
     monkeypatch.setattr(module, "expit", lambda z: steps.append(1) or exact(z))
-    again = loss_named("logistic").prox(points, targets, c, found + 0.01 * rng.normal(size=5000))
+    again = admm_loss("logistic").prox(points, targets, c, found + 0.01 * rng.normal(size=5000))
     assert np.allclose(again, found, atol=1e-9)
     assert len(steps) <= 8
 
 
 def test_unknown_loss_is_named():
     with pytest.raises(InputError, match="smoothed-hinge"):
-        loss_named("huber")
+        admm_loss("huber")

@@ -14,7 +14,7 @@ from halfmask.schema import Schema
 from halfmask.vertical.admm import AdmmConfig, run_admm
 from halfmask.vertical.admm_party import AdmmParty
 from halfmask.vertical.channel import LocalChannel, Message
-from halfmask.vertical.experts import train_experts
+from halfmask.vertical.experts import LabelTerms, train_experts
 from halfmask.vertical.files import read_labels, read_vertical_table
 from halfmask.vertical.network import NetworkParty, read_party_file, read_run_file
 from halfmask.vertical.party import Coordinator
@@ -126,12 +126,12 @@ def test_a_party_file_that_changes_during_a_run_buys_no_further_rounds(setup):
 
 def test_experts_train_once_and_answer_alike_when_asked_again(setup):
     channel, coordinator, folder = setup(method="experts")
-    first = train_experts(coordinator, prior=0.5)
-    again = train_experts(coordinator, prior=0.5)
+    first = train_experts(coordinator, terms=LabelTerms(prior=0.5))
+    again = train_experts(coordinator, terms=LabelTerms(prior=0.5))
     for name in NAMES:
         assert np.array_equal(first.coefficients[name], again.coefficients[name])
     with pytest.raises(BudgetExceededError):
-        train_experts(Coordinator(channel, coordinator.labels), prior=0.5)
+        train_experts(Coordinator(channel, coordinator.labels), terms=LabelTerms(prior=0.5))
     assert all(np.any(x) for x in coefficients(folder))
 
 

@@ -12,7 +12,7 @@ from test_simulate import SCHEMA
 
 from halfmask.errors import HalfmaskError, InputError
 from halfmask.schema import Schema
-from halfmask.vertical.files import label_codes, read_vertical_table
+from halfmask.vertical.files import party_label_codes, read_vertical_table
 from halfmask.vertical.queries import VerticalModel
 
 NUMBERS = SCHEMA.replace(
@@ -151,11 +151,11 @@ def test_a_missing_or_foreign_number_is_named_and_not_shown(files):
     import pyarrow as pa
 
     schema = Schema.from_toml(files / "schema.toml")
-    assert label_codes(schema, pa.table({"spent": [-50, 50, 1e9]})).tolist() == [0, 0.5, 1]
+    assert party_label_codes(schema, pa.table({"spent": [-50, 50, 1e9]})).tolist() == [0, 0.5, 1]
     with pytest.raises(HalfmaskError, match="'spent': expected a number in every row"):
-        label_codes(schema, pa.table({"spent": [1.0, None]}))
+        party_label_codes(schema, pa.table({"spent": [1.0, None]}))
     with pytest.raises(HalfmaskError, match="'spent', row 2") as caught:
-        label_codes(schema, pa.table({"spent": ["1", "secret"]}))
+        party_label_codes(schema, pa.table({"spent": ["1", "secret"]}))
     assert "secret" not in str(caught.value)
 
 

@@ -320,7 +320,8 @@ def test_a_statement_of_a_stranger_gives_the_terminal_no_orders():
 
 
 READERS = {
-    *("numbers", "number", "whole", "word", "hashes", "share", "share_target", "batch_of"),
+    *("number_array", "one_number", "whole", "word", "hashes"),
+    *("share", "share_target", "batch_of"),
     "_told_statement",
 }
 

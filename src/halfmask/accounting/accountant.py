@@ -378,8 +378,7 @@ def _log_mixture(x: Floats | float, noise: float, rate: float) -> Floats:
     """log of ((1−q)N(0) + qN(1)) / N(0) at x."""
     log_keep = math.log1p(-rate) if rate < 1 else -math.inf
     shifted = math.log(rate) + (2 * np.asarray(x, dtype=np.float64) - 1) / (2 * noise**2)
-    mixture: Floats = np.logaddexp(log_keep, shifted)
-    return mixture
+    return np.logaddexp(log_keep, shifted)
 
 
 def _reach(noise: float, rate: float, direction: Direction) -> float:

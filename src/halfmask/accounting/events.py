@@ -24,12 +24,12 @@ Relation = Literal["replace", "withhold"]
 """replace: the private part of one row (or unit) takes another value; its public part stays.
 withhold: the private part of one row (or unit) contributes exactly zero."""
 
-Pair = Literal["replace", "withhold", "label"]
+AccountingPair = Literal["replace", "withhold", "label"]
 """What `halfmask account` takes: `label` is replacement where the two contributions are orthogonal,
 as they are for the split softmax loss with a private label and public features."""
 
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
-PAIRS: tuple[Pair, ...] = get_args(Pair)
+PAIRS: tuple[AccountingPair, ...] = get_args(AccountingPair)
 
 
 def check_relation(relation: str) -> Relation:

@@ -253,7 +253,7 @@ def distinguish(
             width = (1 - _PILOT) * wanted / (runs - pilot_size)
             more = play(wanted, lambda part: report(min(start + width * part, 1.0), "counting"))  # noqa: B023
             done = _joined([done, more])
-            found = judge(game, done, thresholds, alpha=alpha, confidence=confidence)
+            found = judge_trials(game, done, thresholds, alpha=alpha, confidence=confidence)
             # Each look holds with its own share of the error, so their maximum holds with all of
             # it.
             if finding is None or found.lower_bound >= finding.lower_bound:
@@ -264,7 +264,7 @@ def distinguish(
     return finding
 
 
-def judge(
+def judge_trials(
     game: Game, trials: Trials, thresholds: _Thresholds, *, alpha: float, confidence: float
 ) -> Finding:
     """The bounds of one look: most of `alpha` for the curve, the rest for the two direct events."""

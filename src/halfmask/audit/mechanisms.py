@@ -54,7 +54,10 @@ from halfmask.table import Encoder, Table
 
 Make = Callable[[Budget], Game]
 
-_STRENGTH = 1300.0
+# Rows times mu: so many that each stage has its smallest share, which is a constant then; that no
+# noise brings a score so far that the slope of a row is not cut any more, so that what a descent
+# releases follows from no noise; and that there are pairs where the game is about them.
+_STRENGTH, _UNMOVED, _PAIRED = 1300.0, 5000.0, 7000.0
 # Each of them fits twice: as many as are done in minutes, and tell enough of an epsilon of 4.
 _ADAPTIVE_RUNS = 12_000
 
@@ -65,7 +68,7 @@ class _Kind:
 
     `flip`: the row's label goes from end to end; `jump`: its private level does. With `rare` its
     level is rare and tells the label, so that its score is far from the others'. With `pairs` there
-    is a second private column, and both together tell a little of the label.
+    is a second private column. `strength`: rows times mu.
     """
 
     number: bool = True
@@ -74,18 +77,12 @@ class _Kind:
     jump: bool = False
     rare: bool = False
     pairs: bool = False
+    strength: float = _STRENGTH
 
     @property
     def private(self) -> int:
         """The number of private columns."""
         return 2 if self.pairs else 1
-
-    @property
-    def strength(self) -> float:
-        """Rows times mu: so many that each stage has its smallest share, which is a constant then,
-        and that there are pairs where the game is about them.
-        """
-        return 7000.0 if self.pairs else _STRENGTH
 
 
 # By field of AdditivePlan.
@@ -95,9 +92,9 @@ STAGES: dict[str, _Kind] = {
     "public": _Kind(number=False, public=True),
     "counts": _Kind(flip=False, jump=True),
     "worth": _Kind(),
-    "descent": _Kind(),
-    "pairs": _Kind(pairs=True),
-    "pair_descent": _Kind(pairs=True),
+    "descent": _Kind(strength=_UNMOVED),
+    "pairs": _Kind(pairs=True, strength=_PAIRED),
+    "pair_descent": _Kind(pairs=True, strength=_PAIRED),
     "comparison": _Kind(rare=True),
     "covered": _Kind(number=False, rare=True),
 }
@@ -128,9 +125,7 @@ def _stage(name: str, claim: Budget) -> Game:
     whole = claim.scaled(1 / math.sqrt(stage.share))
     tables = _tables(kind, math.ceil(kind.strength / whole.mu), claim.relation)
     runs = enough_runs(claim.epsilon)
-    if name.endswith("descent"):
-        runs = _ADAPTIVE_RUNS
-    elif name == "comparison":  # no two rows move all of its numbers
+    if name == "comparison":  # no two rows move all of its numbers
         runs *= 3
     # What was released before is the auditor's choice too: it decides what the rare row scores.
     return furthest(
@@ -178,8 +173,6 @@ def _tables(kind: _Kind, rows: int, relation: Relation) -> tuple[Table, Table]:
                 ["b" if row % 20 == 4 else level for row, level in enumerate(column)]
                 for column in (levels, second)
             )
-            together = [ends[one == two] for one, two in zip(levels, second, strict=True)]
-            labels = [together[row] if row // 4 % 11 == 0 else labels[row] for row in range(rows)]
         given = {"level": [level, *levels[1:]], "y": [end, *labels[1:]]}
         if kind.public:
             given["open"] = second
@@ -280,8 +273,6 @@ def label(claim: Budget) -> Game:
         base.with_blocks(public=base.private, private=np.zeros((1, 0))),
         public_norm=1.0,
         private_norm=0.0,
-        public_names=base.private_names,
-        private_names=(),
         public_sources=base.private_sources,
         private_sources=(),
     )

@@ -200,7 +200,7 @@ def expert_labels(claim: Budget) -> Game:
         }
         coordinator = Coordinator(LocalChannel(parties), labels)
         terms = charge_labels(coordinator, releaser, claim)
-        return train_experts(coordinator, prior=terms)
+        return train_experts(coordinator, terms=terms)
 
     return fit_game("expert-labels", claim, (np.array([0.0, 1.0]), np.array([1.0, 1.0])), fit)
 

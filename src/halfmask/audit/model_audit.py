@@ -26,7 +26,7 @@ from halfmask.model import Model
 from halfmask.model_folder import damaged
 from halfmask.progress import part_of, tell
 from halfmask.storage import json_text, write_text
-from halfmask.table import Codes, KeptColumn, Table
+from halfmask.table import CodedFeatures, KeptColumn, Table
 from halfmask.training import train
 from halfmask.types import Floats
 
@@ -182,8 +182,7 @@ def take(table: Table, rows: NDArray[np.int64]) -> Table:
 
 def _lean(score: Callable[[Table], Floats], planted: Canaries) -> Floats:
     """How much better the second value of each canary fits than the first."""
-    lean: Floats = score(planted.second) - score(planted.first)
-    return lean
+    return score(planted.second) - score(planted.first)
 
 
 def _expected(lean: Floats, table: Table, planted: Canaries) -> Floats:
@@ -223,7 +222,7 @@ def _two_values(rows: Table, generator: np.random.Generator) -> tuple[Table, Tab
     Two codes differ in their feature and in their level wherever the column has two such, so that
     a canary differs for every method, whichever of both it reads.
     """
-    if not isinstance(rows.features, Codes):
+    if not isinstance(rows.features, CodedFeatures):
         # A bare array has no levels: opposite directions at the declared norm.
         direction = generator.normal(size=rows.private.shape)
         length = np.linalg.norm(direction, axis=1, keepdims=True)
@@ -327,7 +326,7 @@ class GuessingGain:
 
 def attribute_inference(model: Model, table: Table) -> list[Inference]:
     """Every private column; half of the rows teach the prior, the others are attacked."""
-    if not isinstance(table.features, Codes):
+    if not isinstance(table.features, CodedFeatures):
         raise InputError("Attribute inference needs a schema: it goes column by column.")
     generator = np.random.default_rng()
     order = generator.permutation(table.n)[: 2 * _ATTACKED]
@@ -395,7 +394,7 @@ def _candidates(
 
 
 def _column(table: Table, name: str) -> KeptColumn:
-    assert isinstance(table.features, Codes)
+    assert isinstance(table.features, CodedFeatures)
     return next(column for column in table.features.columns if column.name == name)
 
 

@@ -231,8 +231,7 @@ def _known(seen: Floats, took_part: NDArray[np.bool_], shift: float, std: float)
 
 def _mixture(seen: Floats, mean: float, rate: float, std: float) -> Floats:
     tilt = (seen * mean - mean**2 / 2) / std**2
-    mixed: Floats = np.logaddexp(math.log1p(-rate), math.log(rate) + tilt)
-    return mixed
+    return np.logaddexp(math.log1p(-rate), math.log(rate) + tilt)
 
 
 def _unknown(seen: Floats, rate: float, std: float) -> float:
@@ -244,8 +243,7 @@ def _unknown(seen: Floats, rate: float, std: float) -> float:
 def _batches(event: PoissonGaussianEvent, rows: int, source: NoiseSource) -> NDArray[np.bool_]:
     """Steps x rows: who takes part, each with the event's rate."""
     coins = source.uniform(event.steps * rows).reshape(event.steps, rows)
-    took_part: NDArray[np.bool_] = coins <= event.rate
-    return took_part
+    return coins <= event.rate
 
 
 def shared_batch(claim: Budget, *, corrected: bool) -> Game:

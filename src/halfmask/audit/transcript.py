@@ -37,7 +37,7 @@ from halfmask.model import Model
 from halfmask.settings import CONFIG, split_method
 from halfmask.types import Floats, Integers
 
-NOT_PRIVATE = (
+AUDIT_NOT_PRIVATE = (
     "Not private: an audit fitted this model, kept the exact value of every release and charged no "
     "ledger. Fit the estimator itself for a model to hand on."
 )
@@ -123,7 +123,7 @@ class Recorder(Releaser):
     After release number `last` the run is ended: see `run`.
     """
 
-    notes = (NOT_PRIVATE,)
+    notes = (AUDIT_NOT_PRIVATE,)
 
     def __init__(self, *given: Any, last: int | None = None, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -351,7 +351,7 @@ def check_equal(where: str, found: object, recorded: object) -> None:
         raise ReplayError(f"The {where}: recorded {recorded}, replayed {found}. {LEAK}")
 
 
-def learnt(model: Model) -> str:
+def learnt_encoding(model: Model) -> str:
     """What the encoding of a model learnt: levels, bins, classes."""
     encoder = None if model.encoder is None else model.encoder.to_json()
     return json.dumps([encoder, repr(model.classes)], sort_keys=True)
@@ -394,7 +394,7 @@ def _paid(event: Event, relation: Relation) -> float:
 
 def _described(model: Model) -> str:
     facts: Sequence[object] = (
-        learnt(model),
+        learnt_encoding(model),
         model.method,
         model.reason,
         sorted(model.details.items()),
@@ -434,7 +434,7 @@ def replay(
     difference would show without any noise.
     """
     told = replayed(transcript, partial(_fitted, estimator, frame, y, sample_weight))
-    if learnt(told.model.model_) != learnt(transcript.model.model_):
+    if learnt_encoding(told.model.model_) != learnt_encoding(transcript.model.model_):
         raise ReplayError(
             "What the encoding learnt from the frame (levels, bins, classes) is not what it learnt "
             "from the recorded one. " + LEAK

@@ -113,7 +113,7 @@ def blank(table: Table) -> Table:
     return replace(table, features=table.features.blank(), label=label)
 
 
-def plan(
+def plan_comparison(
     table: Table,
     methods: Sequence[str],
     budget: Budget,
@@ -224,7 +224,9 @@ SPENDS = (
     "Comparing spends budget: every method is trained on the same rows, and all of them together "
     "cost the total below, even if you keep one model only."
 )
-NOT_COVERED = "Scores are computed from the labels of the test rows: not covered by the guarantee."
+COMPARISON_NOT_COVERED = (
+    "Scores are computed from the labels of the test rows: not covered by the guarantee."
+)
 
 
 @click.command()
@@ -286,7 +288,7 @@ def compare(
     if test_file is not None:
         test = encoder.encode(read_frame(test_file), with_label=True, with_unit=False)
     note(SPENDS)
-    planned = plan(table, names, budget, configs=configs)
+    planned = plan_comparison(table, names, budget, configs=configs)
     book = None
     if ledger_file is not None:
         book = Ledger.open(ledger_file)
@@ -391,7 +393,7 @@ def _shown(result: Mapping[str, Any]) -> object:
     headings = ("method", "epsilon", *(name.replace("_", " ") for name in metrics), "seconds")
     table = grid(title, headings, map(cells, rows))
     words: list[Any] = [table]
-    words += [NOT_COVERED] if metrics else []
+    words += [COMPARISON_NOT_COVERED] if metrics else []
     if result["ledger"]:
         words.append(f"Charged to {result['ledger']}.")
     folder = next((row["model"] for row in rows if row["model"]), None)

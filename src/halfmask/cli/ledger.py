@@ -119,8 +119,8 @@ def _words(book: Ledger) -> str:
     return f"budget epsilon {printed(book.epsilon)} at delta {book.delta:g} ({book.relation})"
 
 
-def room_in_words(left: float, budget: float) -> str:
+def room_in_words(room: float, budget: float) -> str:
     """What still fits; what rounding leaves of a budget is nothing to train with."""
-    if left < budget / 1000:
+    if room < budget / 1000:
         return "no further training fits"
-    return f"a training with epsilon {printed_room(left)} still fits"
+    return f"a training with epsilon {printed_room(room)} still fits"

@@ -27,10 +27,12 @@ def read_schema(schema_file: Path, *files: Path) -> Schema:
     """The schema in full, for data in `files`; these are opened only if it has patterns."""
     from halfmask.schema import Schema
 
-    return Schema.from_toml(schema_file, columns=(lambda: names_of(files)) if files else None)
+    return Schema.from_toml(
+        schema_file, columns=(lambda: columns_of_files(files)) if files else None
+    )
 
 
-def names_of(files: Sequence[Path]) -> list[str]:
+def columns_of_files(files: Sequence[Path]) -> list[str]:
     """The names of all columns, each once, in order. `{rank}` stands for the first machine."""
     from halfmask.data.reading import column_names
 

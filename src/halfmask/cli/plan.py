@@ -230,7 +230,7 @@ def plan(
     rows of norm at most 1 and coefficients in the unit ball. Nothing is charged.
     """
     from halfmask.methods.planner import RunFacts
-    from halfmask.methods.planner import plan as make_plan
+    from halfmask.methods.planner import plan_run as make_plan
 
     budget = Budget(epsilon=epsilon, delta=delta, relation=check_relation(relation))
     if schema_file is not None or data is not None:

@@ -76,7 +76,7 @@ def _parts(fitted: Model, rows: FileRows, report: Callable[[float, str], None]) 
 # --- `halfmask evaluate`: scores on rows of the user's own, which no guarantee covers.
 
 
-NOT_COVERED = "Computed from the labels of these rows: not covered by the guarantee."
+EVALUATION_NOT_COVERED = "Computed from the labels of these rows: not covered by the guarantee."
 
 
 @click.command()
@@ -118,7 +118,9 @@ def evaluate(
     if is_vertical(model):
         if by is not None or reference is not None:
             raise InputError("--by and --reference are for a model of one table.")
-        _emit(_vertical_scores(model, data, parties), as_json)
+        scored = _vertical_scores(model, data, parties)
+        text = "\n".join([*_lines(scored), EVALUATION_NOT_COVERED])
+        emit({**scored, "covered_by_guarantee": False}, text, as_json)
         return
     if parties:
         raise InputError("--party is for a vertical model: this one has all its columns in DATA.")
@@ -188,7 +190,7 @@ def _text(measured: dict[str, Any], by: str | None) -> str:
             lines.append(f"  {name[:20]:<20}  {told_scores(each)}")
     if "reference" in measured:
         lines += reference_lines(measured["reference"], "fitted on --reference, on these rows")
-    return "\n".join([*lines, "", NOT_COVERED])
+    return "\n".join([*lines, "", EVALUATION_NOT_COVERED])
 
 
 def reference_of(model: Model, training: Path, data: Path) -> dict[str, Any]:
@@ -249,11 +251,6 @@ def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[st
         )
     found = scores_of(run, model, read_ids(data, model.id), files)
     return class_scores(codes, model.probabilities(found))
-
-
-def _emit(measured: Mapping[str, float | None], as_json: bool) -> None:
-    result = {**measured, "covered_by_guarantee": False}
-    emit(result, "\n".join([*_lines(measured), NOT_COVERED]), as_json)
 
 
 def _lines(measured: Mapping[str, float | None]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import tomli_w
 
-from halfmask.accounting.budget import Budget
+from halfmask.accounting.budget import Budget, printed
 from halfmask.accounting.events import check_relation
 from halfmask.cli.options import PATH, RELATION, schema_option
 from halfmask.cli.output import emit, json_option, note
@@ -77,6 +77,8 @@ def init(file: str, label: str | None, dictionary: str | None, short: bool, as_j
     from halfmask.data.reading import read_frame
 
     kinds = column_kinds(read_frame(file))
+    if kinds.pop("", None) is not None:
+        note("A column without a name is left out: name it in the file to use it.")
     _check_label(kinds, label)
     if not short and dictionary is None:
         if len(kinds) > _WIDE:
@@ -366,6 +368,8 @@ def _text(found: Checked, file: Path, epsilon: float) -> str:
 
 
 def _counted(found: Checked) -> str:
+    if not found.states:
+        return "no declared column was read"
     parse = sum(state == "parses" for state in found.states.values())
     told = f"{parse} of {len(found.states)} declared columns parse"
     return told if found.faults else f"{told}, no faults"
@@ -381,7 +385,7 @@ def _expected(found: Expectation, rows: int | None, epsilon: float) -> str:
         part = "with so few rows and so small a budget only the base rate is released."
     elif found.verdict == "noise will win":
         part += " Expect hardly more than a constant, or than the free model of public columns."
-    sentence = f"{found.verdict.capitalize()} at epsilon {epsilon:g}: {part}"
+    sentence = f"{found.verdict.capitalize()} at epsilon {printed(epsilon)}: {part}"
     if found.verdict != "noise will not win":
         sentence += f" About {found.rows_needed:,} rows, or a larger epsilon, would be safe."
     if rows is not None and found.counted < rows:

@@ -66,7 +66,7 @@ def studio(
     import uvicorn  # noqa: F401
 
     from halfmask.data.reading import open_rows
-    from halfmask.studio.server import LOOPBACK, application, listening, serve
+    from halfmask.studio.server import LOOPBACK, application, listening, serve_studio
     from halfmask.studio.workshop import Files, Workshop
 
     if str(file) == "-" or file.is_fifo():
@@ -102,7 +102,7 @@ def studio(
         page = None if no_browser else _opened(address)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            serve(application(workshop, token=token, port=bound), opened)
+            serve_studio(application(workshop, token=token, port=bound), opened)
         except KeyboardInterrupt:
             pass
         finally:

@@ -70,7 +70,7 @@ def train(
     from halfmask.mechanisms.noise import noise_source
     from halfmask.mechanisms.shards import ALONE, rows_in_all
     from halfmask.model_folder import OWN, link_ledger
-    from halfmask.report.covered import CONSTANT, covered_scores
+    from halfmask.report.covered import constant_words, covered_scores
     from halfmask.scoring import reference as without_privacy
     from halfmask.scoring import reference_lines
     from halfmask.settings import config_as_json
@@ -122,6 +122,7 @@ def train(
         "rows": rows,
         "machines": 1 if ranks is None else ranks.count,
         "privacy": model.privacy.to_json(),
+        "base_rate": model.details.get("base"),
         "covered": None if covered is None else covered.to_json(),
         "reference": compared,
         "ledger": str(charged),
@@ -129,7 +130,7 @@ def train(
     }
     scored = f"{covered.text(seeded=model.privacy.seeded)}\n\n" if covered is not None else ""
     if model.details.get("base_rate_only"):
-        scored = f"{textwrap.fill(CONSTANT, 80)}\n\n"
+        scored = f"{textwrap.fill(constant_words(model.details, model.classes), 80)}\n\n"
     text = f"{model.privacy.text()}\n\n{scored}Model written to {out} ({seconds} s)."
     if compared is not None:
         where = "each of these rows scored by a model that did not see it"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from halfmask.vertical.simulation import Simulation
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
-METHODS = ("experts", "admm", "fdml-sgd")
+VERTICAL_METHODS = ("experts", "admm", "fdml-sgd")
 
 SCORES = "scores.json"
 """Where the ServerApp leaves the scores that were asked for, until they are read."""
@@ -59,7 +59,7 @@ def vertical() -> None:
 @click.option("--label", "label_file", type=FILE, required=True, help="File with ids and labels.")
 @click.option("--party", "parties", multiple=True, required=True, metavar="NAME=FILE")
 @click.option("--id", "id_column", required=True, help="The column of ids in every file.")
-@click.option("--method", type=click.Choice(METHODS), default="experts", show_default=True)
+@click.option("--method", type=click.Choice(VERTICAL_METHODS), default="experts", show_default=True)
 @settings_options("NAME")
 @click.option(
     "--combine",

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from halfmask.errors import DataError, InputError
+from halfmask.schema import has_middle
 
 _Checked = TypeVar("_Checked")
 
@@ -172,6 +173,11 @@ def _targets(values: np.ndarray, bounds: tuple[float, float] | None) -> np.ndarr
         )
     if not bounds[0] < bounds[1]:
         raise InputError(f"Expected label_bounds low < high, got {bounds}.")
+    if not has_middle(*bounds):
+        raise InputError(
+            f"Expected label_bounds that are finite and not too close or too large to calculate "
+            f"with, got {bounds}."
+        )
     targets: np.ndarray = without_values(lambda: values.astype(np.float64), y=values)
     _refuse_gaps(targets, "y")
     clamped: np.ndarray = np.clip(targets, *bounds)

@@ -1,7 +1,8 @@
 """How one column becomes numbers: bins, one scaled number, or levels.
 
-`declared` sees the declaration alone and is the only way to code a private column; `learnt` also
-sees values and refuses a private column. Every coding writes a part of norm at most 1 into a row.
+`declared` sees the declaration alone and is the only way to code a private column; `learnt_coding`
+also sees values and refuses a private column. Every coding writes a part of norm at most 1 into a
+row.
 Guarantee: docs/proofs/encoding.md.
 """
 
@@ -49,16 +50,34 @@ _FINEST = 4096
 _BLOCK = 1 << 16
 PUBLIC_BINS = 128
 """The most levels of a public number in a grid: distinct values first, quantiles of the rest."""
-Unit = Literal["number", "date"]
+RangeUnit = Literal["number", "date"]
 """What a range counts: the numbers of a column, or the seconds of its dates since 1970."""
 
 
-def _range_values(table: pa.Table, column: str, unit: Unit) -> np.ndarray:
+def _range_values(table: pa.Table, column: str, unit: RangeUnit) -> np.ndarray:
     return dates(table, column) if unit == "date" else numbers(table, column)
 
 
-def _edge_name(edge: float, unit: Unit) -> str:
-    return moment_text(round(edge * 10**6) * 1000) if unit == "date" else f"{edge:g}"
+def _edge_names(edges: Sequence[float], unit: RangeUnit) -> list[str]:
+    if unit == "date":
+        return [moment_text(round(edge * 10**6) * 1000) for edge in edges]
+    return [f"{edge:.15g}" for edge in told_edges(edges)]
+
+
+def told_edges(edges: Sequence[float]) -> tuple[float, ...]:
+    """Ends of bins in few digits, within a hundredth of the narrower bin beside them; one just
+    above zero, of a column that is often zero, is told as zero. A lone one has six digits."""
+    least = 1e-6 * max(map(abs, edges), default=0.0)
+    whole = [0.0 if abs(edge) < least else float(edge) for edge in edges]
+    # Halves, since two ends may be as far apart as numbers get.
+    halves = [0.0, *(high / 2 - low / 2 for low, high in itertools.pairwise(whole)), 0.0]
+    told = []
+    for edge, beside in zip(whole, itertools.pairwise(halves), strict=False):
+        near = min((half for half in beside if half > 0), default=abs(edge) / 2e4) / 50
+        shorter = (float(f"{edge:.{digits}g}") for digits in range(1, 18))
+        told.append(next(short for short in shorter if abs(short - edge) <= near))
+    apart = all(low < high for low, high in itertools.pairwise(told))
+    return tuple(told) if apart else tuple(edges)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +88,14 @@ class _Intervals:
     """
 
     edges: tuple[float, ...]
-    unit: Unit = "number"
+    unit: RangeUnit = "number"
 
     @property
     def width(self) -> int:
         return len(self.edges) + 2
 
     def names(self, column: str) -> list[str]:
-        ends = ["", *(_edge_name(edge, self.unit) for edge in self.edges), ""]
+        ends = ["", *_edge_names(self.edges, self.unit), ""]
         spans = [f"{column}={low}..{high}" for low, high in itertools.pairwise(ends)]
         return [*spans, f"{column}=<missing>"]
 
@@ -95,7 +114,7 @@ class Scaled:
 
     low: float
     high: float
-    unit: Unit = "number"
+    unit: RangeUnit = "number"
     width = 2
 
     def names(self, column: str) -> list[str]:
@@ -109,21 +128,17 @@ class Scaled:
             return np.zeros(len(values))
         inside = np.clip(values, self.low, self.high)
         share = (inside / 2 - self.low / 2) / half
-        found: np.ndarray = np.where(np.isnan(values), 0.0, np.clip(share * 2 - 1, -1.0, 1.0))
-        return found
+        return np.where(np.isnan(values), 0.0, np.clip(share * 2 - 1, -1.0, 1.0))
 
     def unscaled(self, numbers: np.ndarray) -> np.ndarray:
         """Values that `scaled` brings near these numbers; NaN stays NaN, for a missing one."""
-        found: np.ndarray = (self.low / 2 + self.high / 2) + numbers * (
-            self.high / 2 - self.low / 2
-        )
-        return found
+        return (self.low / 2 + self.high / 2) + numbers * (self.high / 2 - self.low / 2)
 
     def to_json(self) -> dict[str, Any]:
         return {"range": [self.low, self.high], **_unit_json(self.unit)}
 
 
-def _unit_json(unit: Unit) -> dict[str, str]:
+def _unit_json(unit: RangeUnit) -> dict[str, str]:
     return {} if unit == "number" else {"unit": unit}
 
 
@@ -318,6 +333,8 @@ def declared_grid(column: Column) -> Grid | Levels:
         edges = np.unique(np.concatenate([inner, *crowded]))
         edges = edges[(edges > low) & (edges < high)]
     values = np.concatenate([[low], edges[1:] / 2 + edges[:-1] / 2, [high]])
+    if not len(edges):  # no number lies between the bounds
+        values = np.array([low])
     return _grid(edges, values, _unit(column))
 
 
@@ -326,7 +343,7 @@ def learnt_grid(column: Column, table: pa.Table) -> Grid | Levels:
     if column.role != "public":
         raise SchemaError(f"Column {column.name!r} is private: nothing may be learnt from it.")
     if column.kind in ("category", "bool"):
-        coding = declared(column) or learnt(column, table)
+        coding = declared(column) or learnt_coding(column, table)
         assert isinstance(coding, Levels)
         return coding
     return _learnt_grid(column, _finite(column, table))
@@ -357,7 +374,7 @@ def _learnt_grid(column: Column, finite: np.ndarray, ordered: np.ndarray | None 
 
 
 def learnt_both(column: Column, frame: Any) -> tuple[Coding | None, Grid | Levels]:
-    """`learnt`, or None where the coding is declared, and `learnt_grid`, reading values once.
+    """`learnt_coding` (None of a declared coding) and `learnt_grid`, reading values once.
 
     Of a frame or of the rows of a file; no other column is read.
     """
@@ -371,7 +388,7 @@ def learnt_both(column: Column, frame: Any) -> tuple[Coding | None, Grid | Level
     return coding, _learnt_grid(column, finite, ordered)
 
 
-def _grid(edges: np.ndarray, values: np.ndarray, unit: Unit) -> Grid:
+def _grid(edges: np.ndarray, values: np.ndarray, unit: RangeUnit) -> Grid:
     return Grid(edges=tuple(edges.tolist()), values=tuple(values.tolist()), unit=unit)
 
 
@@ -383,8 +400,7 @@ def _distinct_edges(values: np.ndarray, bins: int) -> np.ndarray:
     # The first place of each distinct value; at most a few numbers per value are held at a time.
     first = np.flatnonzero(np.append(True, values[1:] != values[:-1]))[: len(values)]
     if len(first) <= bins:
-        between: np.ndarray = values[first[1:]] / 2 + values[first[:-1]] / 2
-        return between
+        return values[first[1:]] / 2 + values[first[:-1]] / 2
     counts = np.diff(first, append=len(values))
     # Neighbours that are rare together cannot fill a bin: they are one value from here on.
     ranks = np.cumsum(counts)
@@ -408,10 +424,10 @@ def even_parts(counts: np.ndarray, most: int) -> np.ndarray:
     ends: list[int] = []
     rest, held = float(counts.sum()), 0.0
     for place, count in enumerate(counts[:-1].tolist()):
-        left = most - len(ends)
-        if left == 1:
+        parts = most - len(ends)
+        if parts == 1:
             break
-        if held >= 0.3 * rest / left and count >= rest / left:
+        if held >= 0.3 * rest / parts and count >= rest / parts:
             ends.append(place - 1)
             rest, held = rest - held, 0.0
         held += count
@@ -439,7 +455,7 @@ def grid_from_json(data: dict[str, Any]) -> Grid | Levels:
     return _grid(edges, values, "date" if data.get("unit") == "date" else "number")
 
 
-def _unit(column: Column) -> Unit:
+def _unit(column: Column) -> RangeUnit:
     return "date" if column.kind == "date" else "number"
 
 
@@ -451,7 +467,7 @@ def _bound(end: float | str) -> float:
     return moment_seconds(found)
 
 
-def learnt(column: Column, table: pa.Table) -> Coding:
+def learnt_coding(column: Column, table: pa.Table) -> Coding:
     """The coding of a public column by its values: frequent levels, quantile bins or range."""
     if column.role != "public":
         raise SchemaError(f"Column {column.name!r} is private: nothing may be learnt from it.")
@@ -479,7 +495,7 @@ def coding_from_json(data: dict[str, Any]) -> Coding:
     try:
         if "levels" in data:
             return Levels(levels=tuple(str(level) for level in data["levels"]))
-        unit: Unit = "date" if data.get("unit") == "date" else "number"
+        unit: RangeUnit = "date" if data.get("unit") == "date" else "number"
         if "edges" in data:
             return Bins(edges=tuple(float(edge) for edge in data["edges"]), unit=unit)
         low, high = data["range"]

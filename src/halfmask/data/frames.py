@@ -43,6 +43,7 @@ _MISSING = rf"\A({'|'.join(MISSING_WORDS)})\z"
 _PLAIN_MOMENT = r"\A\d{4}-\d\d-\d\d([T ][0-2]\d:[0-5]\d:[0-5]\d(\.\d{1,6})?)?\z"
 _ROW = re.compile(r"(?<=', row )\d+")
 _SHOWN = 8  # names in one message
+A_NUMBER = "a number such as 1234.5, with a point and without a unit"
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -225,11 +226,13 @@ def _check_present(columns: Sequence[str], names: Sequence[str]) -> None:
     lost = [name for name in names if counts[name] == 0]
     if lost:
         more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
-        some = ("column", "it") if len(lost) == 1 else ("columns", "them")
+        what, it, they = ("column", "it", "it") if len(lost) == 1 else ("columns", "them", "they")
+        # A column that is asked for itself was not meant by another name.
+        free = [column for column in columns if column not in set(names)]
         raise DataError(
-            f"The data has no {some[0]} {', '.join(map(repr, lost[:_SHOWN]))}{more}."
-            f"{suggest(lost[0], columns)} Add {some[1]}; before training, {some[1]} may also be "
-            "left out of the schema."
+            f"The data has no {what} {', '.join(map(repr, lost[:_SHOWN]))}{more}."
+            f"{suggest(lost[0], free)} Add {it}; before training, {they} may also be left out of "
+            "the schema."
         )
     for name in names:
         if counts[name] > 1:
@@ -327,7 +330,7 @@ def arrow_numbers(table: pa.Table, name: str) -> pa.ChunkedArray:
     if bad is None:
         return words.cast(pa.float64())
     raise DataError(
-        f"Column {name!r}, row {bad + 1}: {_held(words[bad])}not a number. Expected a number, or "
+        f"Column {name!r}, row {bad + 1}: {_held(words[bad])}not a number. Expected {A_NUMBER}, or "
         f"nothing, NA or NaN for a missing one; correct it, or declare the column as a category."
     )
 

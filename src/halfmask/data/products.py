@@ -23,10 +23,10 @@ from threadpoolctl import ThreadpoolController
 
 from halfmask.data.scratch import Room
 from halfmask.mechanisms.shards import Shards, rows_in_all
-from halfmask.table import CodedColumn, Codes, KeptColumn, Table
+from halfmask.table import CodedColumn, CodedFeatures, KeptColumn, Table
 from halfmask.types import Floats
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 PART = 1 << 13
 # Products of fewer numbers are done before a thread has started.
@@ -57,8 +57,8 @@ def parts_of(rows: int, size: int = PART) -> list[slice]:
 
 
 def in_order(
-    parts: list[slice], work: Callable[[slice], Result], *, numbers: int
-) -> Iterator[Result]:
+    parts: list[slice], work: Callable[[slice], _Result], *, numbers: int
+) -> Iterator[_Result]:
     """`work` on each part, several at a time where `numbers` are many; results in order."""
     threads = min(_threads(), len(parts))
     if threads < 2 or numbers < _WORTH_THREADS:
@@ -95,7 +95,7 @@ class RowMatrix(ABC):
 Rows = np.ndarray | RowMatrix
 
 
-def times(rows: Any, weights: np.ndarray) -> np.ndarray:
+def rows_times(rows: Any, weights: np.ndarray) -> np.ndarray:
     """rows @ weights, of an array, a `RowMatrix` or a sparse matrix."""
     if isinstance(rows, RowMatrix):
         return rows.times(weights)
@@ -354,7 +354,7 @@ def feature_rows(table: Table, *, private: bool) -> Rows:
     Codes need no clipping: their rows are no longer than the table says, by construction.
     """
     features, norm = table.features, table.private_norm if private else table.public_norm
-    if isinstance(features, Codes):
+    if isinstance(features, CodedFeatures):
         columns = [column for column in features.columns if column.private == private]
         if len(columns) <= norm**2 * (1 + 1e-12):
             return CodedRows(columns, features.n)
@@ -377,7 +377,7 @@ def gathered(rows: Rows, shards: Shards) -> Rows:
     return CodedRows(columns, rows_in_all(len(rows), shards))
 
 
-def all_features(features: Codes) -> CodedRows:
+def all_features(features: CodedFeatures) -> CodedRows:
     """The features of rows of codes, public ones first."""
     return CodedRows(sorted(features.columns, key=lambda column: column.private), features.n)
 
@@ -413,7 +413,7 @@ class CodedRows(RowMatrix):
         """One row of scores per row."""
         if weights.ndim == 1:
             return self.times(weights[:, None])[:, 0]
-        found = times(self._numbers, weights[self._number_at])
+        found = rows_times(self._numbers, weights[self._number_at])
         if self._coded:
             for output, own in enumerate(weights.T):
                 found[:, output] += self._sums.scores([own[place] for place in self._places])
@@ -496,8 +496,7 @@ class CodedRows(RowMatrix):
         linear[self._coded_at] += weights[self._coded_at]
         squares = self.times(linear) + float(middle**2 @ weights)
         squares += self._numbers**2 @ weights[self._number_at]
-        lengths: Floats = np.sqrt(np.maximum(squares, 0.0))
-        return lengths
+        return np.sqrt(np.maximum(squares, 0.0))
 
     @property
     def _coded_at(self) -> NDArray[np.bool_]:

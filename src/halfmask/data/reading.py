@@ -431,6 +431,11 @@ def _then(first: str, rest: Iterable[str]) -> list[str]:
 def _check_names(names: Sequence[str], name: str) -> None:
     """Names by their places: of a CSV without its header they are the values of a row."""
     twice = [column for column, count in Counter(names).items() if count > 1]
+    if "" in twice:
+        raise DataError(
+            f"{name} has columns without a name, {_places(names, '')}: name or remove them. (A "
+            "spreadsheet leaves such columns at its right edge.)"
+        )
     if twice:
         parts = [f"columns {_places(names, each)}" for each in twice[:8]]
         raise DataError(

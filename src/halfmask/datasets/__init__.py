@@ -82,7 +82,7 @@ def data_dir(folder: str | Path | None) -> Path:
     return Path(chosen)
 
 
-def unpacked(file: Path) -> bytes:
+def decompressed(file: Path) -> bytes:
     """The content of a file, decompressed by its suffix."""
     unpack = _UNPACK.get(file.suffix, _UNPACK[""])
     try:
@@ -110,7 +110,7 @@ def check_sha256(content: bytes, expected: str, name: str) -> bytes:
 def read_published(folder: str | Path | None, name: str) -> bytes:
     """The unpacked content of a published file, checked against its hash."""
     file = find_file(data_dir(folder), name)
-    return check_sha256(unpacked(file), SHA256[name], str(file))
+    return check_sha256(decompressed(file), SHA256[name], str(file))
 
 
 # --- The Adult census of UCI: embedded in the package, and from the published files.

@@ -40,8 +40,7 @@ def clip_rows(rows: Floats, norm: float) -> Floats:
     with np.errstate(over="ignore"):
         inside = largest * lengths <= norm
     outside = scaled * (norm / np.where(lengths > 0, lengths, 1.0))[:, None]
-    clipped: Floats = np.where(inside[:, None], rows, outside)
-    return clipped
+    return np.where(inside[:, None], rows, outside)
 
 
 def norm_of(vector: Floats) -> float:

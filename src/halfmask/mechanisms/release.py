@@ -295,22 +295,22 @@ class Releaser:
         noise_std: float,
         count: int,
         what: str,
-        left: int | None = None,
+        remaining: int | None = None,
     ) -> GaussianSeries:
         """Up to `count` noisy values, charged once and in full before the first.
 
-        `left` of them, where the series goes on in another process that charged for all.
+        `remaining` of them, where the series goes on in another process that charged for all.
         """
         if count < 1:
             raise InputError(f"Expected count >= 1 releases, got {count}.")
         noise_grid(noise_std)  # refuses noise that cannot be drawn before anything is charged
         event = sensitivity.event(noise_std, count=count)
-        if left is None:
+        if remaining is None:
             self.open(event, what)
         return GaussianSeries(
             sensitivity,
             noise_std,
-            count if left is None else left,
+            count if remaining is None else remaining,
             add=partial(self.noisy, event=event, what=what),
             reserve=sum_reserve(self.rows),
         )
@@ -437,14 +437,14 @@ class GaussianSeries:
     ) -> None:
         self._sensitivity, self._reserve = sensitivity, reserve
         self._noise_std = noise_std
-        self._left = count
+        self._remaining = count
         self._add = add
 
     def release(self, value: Floats) -> Floats:
         """The next noisy value."""
-        if self._left < 1:
+        if self._remaining < 1:
             raise AccountingError("All releases that were paid for are used up.")
-        self._left -= 1
+        self._remaining -= 1
         value = np.asarray(value, dtype=np.float64)
         std = widened_std(self._noise_std, value.size, self._sensitivity, reserve=self._reserve)
         return self._add(value, std)
@@ -540,15 +540,15 @@ class PrivateStep:
         self._rate = rate
         self._clip_norm = clip_norm
         self._noise_std = noise_multiplier * clip_norm
-        self._left = steps
+        self._remaining = steps
         self._reserve = reserve
 
     def release(self, contributions: RowContributions) -> Floats:
         """The next noisy mean: (Σ clipped rows of a Poisson batch + noise) / (rate·rows)."""
-        if self._left < 1:
+        if self._remaining < 1:
             raise AccountingError("All steps that were paid for are used up.")
         self._pay()  # before a row is drawn
-        self._left -= 1
+        self._remaining -= 1
         batch = self._batch(self._rows, lambda: poisson_rows(self._rows, self._rate, self._noise))
         total = contributions.clipped_sum(batch, self._clip_norm)
         std = widened_std(
@@ -597,19 +597,19 @@ class PaidRows:
         releaser.open(event, what)
         self._releaser, self._event = releaser, event
         self._sensitivity, self._noise_std = sensitivity, noise_std
-        self._left = np.full(rows, count)
+        self._remaining = np.full(rows, count)
         self._count, self._what = count, what
 
     def release(self, rows: Integers, statistic: Callable[[Integers], Vector]) -> Vector:
         """`statistic` of these rows with noise; it is computed only if every row is paid for."""
-        batch = batch_of(rows, len(self._left))
-        if np.any(self._left[batch] < 1):
+        batch = batch_of(rows, len(self._remaining))
+        if np.any(self._remaining[batch] < 1):
             raise InputError(
                 f"Asked about a row more often than the {self._count} times that were paid for "
                 f"({self._what})."
             )
         self._releaser.pay()
-        self._left[batch] -= 1
+        self._remaining[batch] -= 1
         value = np.asarray(statistic(batch), dtype=np.float64)
         std = widened_std(self._noise_std, value.size, self._sensitivity)
         return self._releaser.noisy(value, std, self._event, self._what)

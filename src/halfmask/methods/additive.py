@@ -27,7 +27,7 @@ from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import ALONE, Shards, own_place, total_of
 from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, bounded_weight
 from halfmask.methods.additive_pairs import RELEASES, PairSearch, PairsPart, PairWeights, pair_count
-from halfmask.methods.covered import covered_classes, covered_numbers
+from halfmask.methods.covered import PublicAlone, covered_classes, covered_numbers
 from halfmask.methods.free_model import (
     FreeModel,
     PublicModel,
@@ -172,11 +172,14 @@ class AdditivePlan:
         """What is released, in order; these and no others are opened by a fit."""
         covered = "squared errors" if number else "losses and a histogram of scores by label"
         label = "the mean of the label" if number else "the number of rows of each class"
+        columns = (
+            "one private column" if private_columns == 1 else f"{private_columns} private columns"
+        )
         whats = {
             "spread": "a histogram of the label",
             "base": label,
             "public": "sums of public features by label",
-            "counts": f"counts of the levels of {private_columns} private columns",
+            "counts": f"counts of the levels of {columns}",
             "worth": "a gradient by all private columns",
             "descent": "noisy gradients by all private columns",
             "pairs": "a gradient by all pairs of columns",
@@ -297,9 +300,18 @@ def _stacked(columns: Sequence[CodedColumn], places: Sequence[int]) -> NDArray[n
     return np.column_stack([columns[place].codes for place in places])
 
 
-def _kept_of(scale: float, noise: float) -> float:
+def kept_of(scale: float, noise: float) -> float:
     """The part of a noisy number that is kept, where it is typically as large as `scale`."""
     return scale**2 / (scale**2 + noise**2)
+
+
+def believed_slope(slope: float, blur: float) -> float:
+    """What is used of a slope that is known to ± `blur`: noise that could have made it comes off.
+
+    One that is hardly known counts little, however steep it seems.
+    """
+    shrunk = max(slope - blur**2 / slope, 0.0) if slope > 0 else 0.0
+    return min(shrunk, _STEEPEST) * min(_BLURRED / max(blur, 1e-300), 1.0) ** 2
 
 
 def _counted(codes: NDArray[np.integer[Any]], weights: Floats, levels: int) -> Floats:
@@ -511,9 +523,11 @@ class AdditiveRun:
         if self._groups is not None:
             # Sums were of weighed rows; the base rate is one of rows as they are.
             scores, offset_start = scores + base - middle, offset_start + base - middle
+            offset = offset + base - middle
             middle = base
         shift, slope = self._compared(middle, scores - middle, unit, spread, own, base - middle)
-        self._cover(middle + shift + slope * (scores - middle), base, unit, slope * spread)
+        alone = offset if self._public and self._private else None
+        self._cover(middle + shift + slope * (scores - middle), base, unit, slope * spread, alone)
         start = added if offset_weights is not None else base + added
         return self._fit(
             base,
@@ -532,7 +546,10 @@ class AdditiveRun:
         free, places = None, tuple(self._public)
         everyone, counted = (self._shards.gather(each) for each in (self._target, self._given))
         base = float(np.average(everyone, weights=counted))
-        if not self._number:
+        if self._number:
+            variance = float(np.average((everyone - base) ** 2, weights=counted))
+            self.details["spread"] = self._half * math.sqrt(variance)
+        else:
             base = float(logit(np.clip(base, 1e-3, 1 - 1e-3)))
         known = np.full(len(everyone), base)
         if places:
@@ -739,6 +756,7 @@ class AdditiveRun:
         within = np.diff(LABEL_EDGES) ** 2 / 12
         square = float(shares @ ((middles - shares @ middles) ** 2 + within))
         unit = min(max(math.sqrt(square), 0.005), 0.7)
+        self.details["spread"] = self._half * math.sqrt(square)
         window = self._widened(window, unit)
         self._cut = tail_cut(middles / unit, shares, self._farthest())
         return window, unit
@@ -935,7 +953,7 @@ class AdditiveRun:
         noise = self._comparison_stage.noise(moves) * units
         believed, doubted = (spread / unit) ** 2, (own / unit) ** 2
         mean = float(np.clip(noisy[2] / self._even_n, -long, long))
-        mean *= _kept_of(_OFF_CENTRE * math.sqrt(believed), float(noise[2] / self._even_n))
+        mean *= kept_of(_OFF_CENTRE * math.sqrt(believed), float(noise[2] / self._even_n))
         told = float(noisy[3] / self._even_n) - mean**2 - believed
         heard = doubted**2 / (doubted**2 + float(noise[3] / self._even_n) ** 2)
         variance = max(believed + heard * told, believed - doubted, 0.02 * believed, 1e-6)
@@ -952,16 +970,14 @@ class AdditiveRun:
         covariance = np.linalg.inv(precise @ bent + np.diag([1 / self._off**2, 1e-9]))
         off = covariance @ (precise @ noisy[:2])
         slope, blur = 1 + float(off[1]), math.sqrt(float(covariance[1, 1]))
-        # A slope that is hardly known counts little, however steep it seems.
-        shrunk = max(slope - blur**2 / slope, 0.0) if slope > 0 else 0.0
-        used = min(shrunk, _STEEPEST) * min(_BLURRED / blur, 1.0) ** 2
+        used = believed_slope(slope, blur)
         # The best shift at the slope that is used.
         shift = float(off[0] + covariance[0, 1] / covariance[1, 1] * (used - slope))
         # Where the scores are given up, the offset alone is left: it needs no shift.
         shift = min(max(shift, -3 * self._off), 3 * self._off) * min(used, 1.0)
         if self._number:
             right = missed / unit - used * mean
-            shift += _kept_of(_OFF_BY_CUT, self._base_doubt / unit) * (right - shift)
+            shift += kept_of(_OFF_BY_CUT, self._base_doubt / unit) * (right - shift)
         self.details["slope"] = {
             "estimate": slope,
             "noise": blur,
@@ -1015,8 +1031,18 @@ class AdditiveRun:
         found: Floats = np.array([bend.sum(), bend @ cut, bend @ z, bend @ (cut * z)])
         return found
 
-    def _cover(self, scores: Floats, base: float, unit: float, spread: float) -> None:
-        """Scores of the final model on its own rows that the guarantee covers, with noise bars."""
+    def _cover(
+        self,
+        scores: Floats,
+        base: float,
+        unit: float,
+        spread: float,
+        alone: Floats | None = None,
+    ) -> None:
+        """Scores of the final model on its own rows that the guarantee covers, with noise bars.
+
+        Also those of `alone`, what public columns alone tell of a private label.
+        """
         assert self._covered_stage is not None
         weights, stage = self._weights * self._labelled, self._covered_stage
         rows = None if self._may_lack and self._label_private else self._n
@@ -1029,6 +1055,7 @@ class AdditiveRun:
                 self._half,
                 rows=rows,
                 most=self._most,
+                public=None if alone is None else self._target - alone,
             )
         else:
             self.details["covered"] = covered_classes(
@@ -1040,4 +1067,17 @@ class AdditiveRun:
                 max(spread, 0.2),
                 rows=rows,
                 most=self._most,
+                public=None if alone is None else self._beside_base(alone, base),
             )
+
+    def _beside_base(self, alone: Floats, base: float) -> PublicAlone:
+        """Public scores held against the base rate's, of two classes."""
+        rate = float(expit(base))
+        return PublicAlone.of(
+            alone,
+            self._shards.gather(alone),
+            np.array([0.0, base]),
+            self._target.astype(np.intp),
+            constant=-float(rate * log_expit(base) + (1 - rate) * log_expit(-base)),
+            constant_noise=abs(base) * rate * (1 - rate) * self._base_doubt,
+        )

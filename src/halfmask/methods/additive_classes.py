@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from scipy.special import log_expit, log_softmax, softmax
 
 from halfmask.data.products import BLOCK, CodeSums
-from halfmask.methods.additive import AdditiveFit, AdditiveRun
+from halfmask.methods.additive import AdditiveFit, AdditiveRun, believed_slope, kept_of
 from halfmask.methods.additive_descent import Descent, Moves, PrivatePart
-from halfmask.methods.covered import covered_many
+from halfmask.methods.covered import PublicAlone, covered_many
 from halfmask.methods.public_sums import fit_public_class_sums
 from halfmask.methods.smooth_codes import LevelFeatures, share_by_level
 from halfmask.table import CodedColumn, Table
@@ -29,11 +29,11 @@ from halfmask.types import Floats
 # A class with fewer rows than so many standard deviations of their released count, or, where the
 # label is public, than so many over μ, shares its score with others like it.
 _UNCLEAR, _FEW = 3.0, 5.0
-# What the comparison's sums get: errors by class, errors by score, curvature.
-_COMPARISON = np.array([0.15, 0.75, 0.10])
-# How far the curvature may be from what the released spread of scores says.
-_EXPECTED = 0.3
-_STEEPEST = 1.5
+# What the comparison's sums get: errors by class, errors by score, and these without the score.
+_COMPARISON = np.array([0.15, 0.425, 0.425])
+# How far the change of errors by score may be from what the released spread of scores says, in
+# parts of that; and its least part.
+_EXPECTED, _LEAST_CHANGE = 1.0, 0.05
 
 
 def slope_weight(chances: Floats) -> Floats:
@@ -57,11 +57,12 @@ def class_moves(classes: int, radius: float, diameter: float, *, label_private: 
     return max(math.sqrt(apart) * radius, longest * diameter), longest * radius
 
 
-def comparison_class_moves(classes: int, short: float, long: float) -> tuple[Floats, Moves]:
+def comparison_class_moves(classes: int, short: float) -> tuple[Floats, Moves]:
     """Units of the comparison's sums, and a row's moves in these: see `comparison_moves`."""
     apart, alone = class_moves(classes, 1.0, 0.0, label_private=True)
-    units = np.array([apart, 2 * longest_slope(classes) * short, 0.5 * short * long])
-    parts = np.array([alone / apart, 0.5, 1.0])
+    by_score = 2 * longest_slope(classes) * short
+    units = np.array([apart, by_score, by_score])
+    parts = np.array([alone / apart, 0.5, 0.5])
     return units / np.sqrt(_COMPARISON), (1.0, math.sqrt(float(_COMPARISON @ parts**2)))
 
 
@@ -225,8 +226,9 @@ class ClassesRun(AdditiveRun):
         elif self._public:
             everyone, outputs = self._free_models(outputs)
             offset = everyone[:, self._here]
+            self.details["free_score"] = self._free_loss(everyone, within)
         known = base[:, None] if offset is None else offset
-        extra, variance = np.zeros((pools, 1)), np.zeros(pools)
+        extra, variance, centre = np.zeros((pools, 1)), np.zeros(pools), np.zeros(pools)
         added, private = np.zeros(pools), [np.zeros((0, pools))] * 0
         if self._private:
             stage = [self._columns[place] for place in self._private]
@@ -241,7 +243,8 @@ class ClassesRun(AdditiveRun):
             # Without an offset the intercepts hold the base rates.
             added = part.intercept - (base if offset is None else 0.0)
             extra = self._scores(stage, private) + added[:, None]
-            variance = part.variance
+            variance, centre = part.variance, part.mean - (base if offset is None else 0.0)
+        alone: PublicAlone | None = None
         if self._label_private and offset is not None and everyone is not None:
             if self._groups is not None:
                 # Sums were of weighed rows; base rates are those of rows as they are.
@@ -251,13 +254,16 @@ class ClassesRun(AdditiveRun):
                     replace(output, offset_start=output.offset_start + float(own))
                     for output, own in zip(outputs, move, strict=True)
                 ]
+            if self._private:
+                alone = self._beside_shares(offset, everyone, base, shares)
             # The whole score is held against the base rates.
             extra = extra + offset - base[:, None]
             variance = variance + everyone.var(axis=1)
+            centre = centre + everyone.mean(axis=1) - base
             known, everyone = base[:, None], None
         bends = self._typical_bends(base[:, None] if everyone is None else everyone)
-        shifts, slope = self._compared_classes(known, extra, variance, bends)
-        self._cover_classes(known + shifts[:, None] + slope * extra, within)
+        shifts, slope = self._compared_classes(known, extra, centre, variance, bends)
+        self._cover_classes(known + shifts[:, None] + slope * extra, within, alone)
         held = self._label_private and offset is not None
         for k, output in enumerate(outputs):
             weights_of = list(output.weights)
@@ -290,6 +296,7 @@ class ClassesRun(AdditiveRun):
             moves = (math.sqrt(2), 1.0)
             counts = self._base_stage.release(counts, moves)
             self._unclear = _UNCLEAR * self._base_stage.noise(moves)
+            self._base_doubt = self._base_stage.noise(moves) / self._even_n
             # No class is rarer than noise allows to tell.
             counts = np.maximum(counts, self._unclear / _UNCLEAR)
         else:
@@ -307,6 +314,7 @@ class ClassesRun(AdditiveRun):
         pool[rare] = int((~rare).sum())
         total = np.bincount(pool, shares)
         self.details["pooled_classes"] = int(rare.sum())
+        self.details["pool"] = pool.tolist()
         return pool, np.log(total), np.log(shares / total[pool])
 
     def _empty(self, intercept: float) -> AdditiveFit:
@@ -359,6 +367,12 @@ class ClassesRun(AdditiveRun):
                 replace(output, free=free, free_columns=places, offset_scale=1.0, log_chance=True)
             )
         return log_softmax(np.stack(scores), axis=0), found
+
+    def _free_loss(self, everyone: Floats, within: Floats) -> dict[str, float]:
+        """How well public columns alone tell a public class, on rows that they did not see."""
+        classes = self._shards.gather(self._class.astype(np.float64)).astype(np.intp)
+        told = everyone[self._pool[classes], np.arange(len(classes))] + within[classes]
+        return {"log_loss": -float(np.average(told, weights=self._shards.gather(self._given)))}
 
     # --- private columns
 
@@ -417,44 +431,53 @@ class ClassesRun(AdditiveRun):
         return _bend(chances).mean(axis=1), (chances * slope_weight(chances)).mean(axis=1)
 
     def _compared_classes(
-        self, known: Floats, extra: Floats, variance: Floats, bends: tuple[Floats, Floats]
+        self,
+        known: Floats,
+        extra: Floats,
+        centre: Floats,
+        variance: Floats,
+        bends: tuple[Floats, Floats],
     ) -> tuple[Floats, float]:
-        """Shifts by class and one slope of known + shifts + slope · extra: one step from 0 and 1.
+        """Shifts by class and one slope of known + shifts + slope · extra.
 
-        As for two classes: noise that could have made the slope is taken off it.
+        Errors by score are measured with the score and without it. Where they vanish between the
+        two is the slope; as for two classes, noise that could have made it is taken off. What rows
+        differ by decides: `centre`, by released counts the mean of `extra`, is taken off before
+        scores are cut. Of rare classes it can be long, and says little.
         """
         assert self._comparison_stage is not None
         classes, n = len(known), len(self._target)
         short = min(max(math.sqrt(float(variance.sum())), 0.15), 3.0)
-        long = 3 * short
-        by_class, by_score, curvature = np.zeros(classes), 0.0, 0.0
+        by_class, by_score, without = np.zeros(classes), 0.0, 0.0
         for start in range(0, n, BLOCK):
             rows = slice(start, min(start + BLOCK, n))
             z = extra[:, rows] if extra.shape[1] > 1 else np.repeat(extra, n, axis=1)[:, rows]
             offset = known[:, rows] if known.shape[1] > 1 else known
-            chances = softmax(offset + z, axis=0)
-            weights = self._even[rows] * self._labelled[rows]
-            error = errors(chances, self._target[rows]) * weights
-            z = z - z.mean(axis=0)
-            length = np.maximum(np.sqrt(np.sum(z**2, axis=0)), 1e-12)
-            g = z * np.minimum(1.0, short / length)
-            z = z * np.minimum(1.0, long / length)
+            target, weights = self._target[rows], self._even[rows] * self._labelled[rows]
+            error = errors(softmax(offset + z, axis=0), target) * weights
+            alone = np.broadcast_to(softmax(offset, axis=0), error.shape)
+            g = z - centre[:, None]
+            g = g - g.mean(axis=0)
+            length = np.maximum(np.sqrt(np.sum(g**2, axis=0)), 1e-12)
+            g = g * np.minimum(1.0, short / length)
             by_class += error.sum(axis=1)
             by_score += float(np.sum(error * g))
-            middle = np.sum(chances * z, axis=0)
-            bend = weights * slope_weight(chances)
-            curvature += float(bend @ np.sum(chances * g * (z - middle), axis=0))
-        units, moves = comparison_class_moves(classes, short, long)
-        value = np.concatenate([by_class / units[0], [by_score / units[1], curvature / units[2]]])
+            without += float(np.sum(errors(alone, target) * weights * g))
+        units, moves = comparison_class_moves(classes, short)
+        value = np.concatenate([by_class / units[0], [by_score / units[1], without / units[2]]])
         noisy = self._comparison_stage.release(value, moves)
         noise = self._comparison_stage.noise(moves) * units
-        # Expected of scores whose variance is as released; held against what was measured.
+        # By how much the score changes errors: as measured, held against what scores whose variance
+        # is as released would do.
+        with_it, without = (float(each) for each in noisy[-2:] * units[1:])
         likely = max(self._even_n * float(bends[0] @ variance), 1e-9)
-        doubt = (_EXPECTED * likely) ** 2
-        bent = likely + doubt / (doubt + noise[2] ** 2) * (float(noisy[-1] * units[2]) - likely)
-        bent = max(bent, 0.2 * likely)
-        slope, blur = 1 + float(noisy[-2] * units[1]) / bent, float(noise[1]) / bent
-        used = min(max(slope - blur**2 / slope, 0.0), _STEEPEST) if slope > 0 else 0.0
+        heard = kept_of(_EXPECTED * likely, math.sqrt(2) * float(noise[1]))
+        change = likely + heard * (without - with_it - likely)
+        change = max(change, _LEAST_CHANGE * likely)
+        slope = 0.5 + (with_it + without) / (2 * change)
+        doubt = 0.5 + 2 * heard * (slope - 0.5) ** 2
+        blur = float(noise[1]) * math.sqrt(doubt) / change
+        used = believed_slope(slope, blur)
         moved = self._even_n * bends[1]
         shifts = moved * noisy[:classes] * units[0] / (moved**2 + (noise[0] / self._off) ** 2)
         # Where the scores are given up, what is known is left as it is.
@@ -462,7 +485,24 @@ class ClassesRun(AdditiveRun):
         self.details["slope"] = {"estimate": slope, "noise": blur, "used": used}
         return shifts, used
 
-    def _cover_classes(self, scores: Floats, within: Floats) -> None:
+    def _beside_shares(
+        self, offset: Floats, everyone: Floats, base: Floats, shares: Floats
+    ) -> PublicAlone:
+        """Public scores held against the released shares of classes."""
+        logs = np.log(shares)
+        constant = -float(shares @ logs)
+        return PublicAlone.of(
+            offset,
+            everyone,
+            base,
+            self._target,
+            constant=constant,
+            constant_noise=self._base_doubt * float(np.linalg.norm(logs + constant)),
+        )
+
+    def _cover_classes(
+        self, scores: Floats, within: Floats, alone: PublicAlone | None = None
+    ) -> None:
         assert self._covered_stage is not None
         if scores.shape[1] == 1:
             scores = np.repeat(scores, len(self._target), axis=1)
@@ -476,4 +516,5 @@ class ClassesRun(AdditiveRun):
             self._covered_stage,
             rows=rows,
             most=self._most,
+            public=alone,
         )

@@ -224,6 +224,12 @@ class PrivatePart:
         found: Floats = np.sum([np.sum((t @ f.covariance) * t, axis=-1) for f, t in pairs], axis=0)
         return found
 
+    @property
+    def mean(self) -> Any:
+        """The mean of its score over rows, or of that of each class, by released counts."""
+        pairs = zip(self.features, self.theta, strict=True)
+        return self.intercept + np.sum([t @ f.mean for f, t in pairs], axis=0)
+
     def by_level(self) -> list[Floats]:
         return [f.by_level(t.T) for f, t in zip(self.features, self.theta, strict=True)]
 

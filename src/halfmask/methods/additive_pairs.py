@@ -31,9 +31,9 @@ _GROUPS, _DIRECTIONS, _SMALLEST = 8, 5, 0.02
 _LONG = 1.0
 # How much likelier a pair's gradient must be than noise (natural log), and how many pairs are kept.
 _CLEAR, _MOST = -2.0, 12
-STEPS = 20
+PAIR_STEPS = 20
 # Counts of the chosen pairs and their worth are released beside the steps.
-RELEASES = STEPS + 2
+RELEASES = PAIR_STEPS + 2
 
 
 def pair_count(private: int, public: int, *, label_private: bool) -> int:
@@ -263,7 +263,7 @@ class PairSearch:
             start=0.0,
             number=self.number,
             label_private=self.label_private,
-            steps=STEPS,
+            steps=PAIR_STEPS,
             worth=self.finding if kind is _Finder else self.descent,
             gradients=self.descent,
             cut=self.cut,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from halfmask.accounting.events import Relation
-from halfmask.data.products import CodedRows, RowMatrix, Rows, crossed, feature_rows, times
+from halfmask.data.products import CodedRows, RowMatrix, Rows, crossed, feature_rows, rows_times
 from halfmask.data.units import unit_weights
 from halfmask.errors import InputError, check_one_of, check_positive
 from halfmask.losses import (
@@ -46,7 +46,7 @@ from halfmask.methods.one_shot import OneShotConfig, plan_one_shot
 from halfmask.table import Table
 from halfmask.types import Floats
 
-Aggregate = Literal["last", "average", "tail"]
+GdAggregate = Literal["last", "average", "tail"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class GdConfig:
     steps: int = 120
     radius: float = 4.0
     clip: float | None = None
-    aggregate: Aggregate = "tail"
+    aggregate: GdAggregate = "tail"
     precondition: float = 0.25
     ridge: float = 0.0
     loss: LossName | None = None
@@ -154,7 +154,7 @@ def fit_gd(
         mu=budget.mu,
         relation=releaser.relation,
     )
-    descent = Descent(
+    descent = GradientDescent(
         rows,
         targets,
         loss,
@@ -168,7 +168,7 @@ def fit_gd(
     if started:
         middle, half = label_scale(table) if table.classes is None else (0.0, 1.0)
         start = fit_start()
-        known = times(feature_rows(table, private=False), start.coef.T) + start.intercept
+        known = rows_times(feature_rows(table, private=False), start.coef.T) + start.intercept
         descent.start_from((known - middle) / half)
         coef, intercept = rows.unfold(descent.run(None))
         coef *= half
@@ -210,7 +210,6 @@ def _only_public(table: Table) -> Table:
         table,
         features=table.features.only_public(),
         private_norm=0.0,
-        private_names=(),
         private_sources=(),
     )
 
@@ -227,7 +226,7 @@ def _by_theta(
     return gradient
 
 
-class Descent:
+class GradientDescent:
     """One run: picks the one bound that applies, opens all its releases, then descends."""
 
     def __init__(
@@ -424,7 +423,7 @@ class DescentRows:
 
     def scores(self, theta: Floats) -> Floats:
         """One column of scores per output."""
-        found: Floats = times(self.matrix, theta) - self.centre @ theta
+        found: Floats = rows_times(self.matrix, theta) - self.centre @ theta
         return found + self.offset
 
     def gradient_sum(self, slopes: Floats) -> Floats:
@@ -452,8 +451,7 @@ class DescentRows:
         parts = (by_coef * self.scale).T
         if self.constant > 0:
             parts = np.vstack([by_intercept[None, :] * self.constant, parts])
-        folded: Floats = parts - np.outer(self.centre, by_intercept)
-        return folded
+        return parts - np.outer(self.centre, by_intercept)
 
 
 class ScaledRows(RowMatrix):
@@ -620,7 +618,7 @@ def _lengths(rows: Rows, centre: Floats, scale: Floats) -> Floats:
         return rows.lengths_scaled(centre, scale)
     assert isinstance(rows, np.ndarray)
     squares = np.einsum("ij,ij,j->i", rows, rows, scale**2)
-    squares += float(centre**2 @ scale**2) - 2 * times(rows, centre * scale**2)
+    squares += float(centre**2 @ scale**2) - 2 * rows_times(rows, centre * scale**2)
     lengths: Floats = np.sqrt(np.maximum(squares, 0.0))
     return lengths
 

@@ -59,7 +59,7 @@ class MomentSums:
     own: slice
 
     def __post_init__(self) -> None:
-        check_rows(self.public, self.row_weights, self.bounds)
+        check_row_norms(self.public, self.row_weights, self.bounds)
 
     def sensitivity(self) -> Sensitivity:
         """How far one unit moves `exact`."""
@@ -179,8 +179,7 @@ def _products(public: Rows, private: Rows, weights: np.ndarray) -> np.ndarray:
 def pack_symmetric(matrix: np.ndarray) -> np.ndarray:
     """The upper triangle, off-diagonal entries times √2: the norm is the Frobenius norm."""
     rows, columns = np.triu_indices(len(matrix))
-    packed: np.ndarray = matrix[rows, columns] * np.where(rows == columns, 1.0, math.sqrt(2))
-    return packed
+    return matrix[rows, columns] * np.where(rows == columns, 1.0, math.sqrt(2))
 
 
 def unpack_symmetric(packed: np.ndarray, width: int) -> np.ndarray:
@@ -194,9 +193,9 @@ def unpack_symmetric(packed: np.ndarray, width: int) -> np.ndarray:
     return matrix
 
 
-Coding = Literal["public", "one-hot", "signed"]
+LabelCoding = Literal["public", "one-hot", "signed"]
 """What is known of two labels: equal; unit vectors, equal or orthogonal; numbers in [-1, 1]."""
-_INNER: dict[Coding, tuple[float, ...]] = {
+_INNER: dict[LabelCoding, tuple[float, ...]] = {
     "public": (1.0,),
     "one-hot": (1.0, 0.0),
     "signed": (1.0, -1.0),
@@ -213,7 +212,7 @@ class RowBounds:
 
     public: float
     private: float
-    label: Coding
+    label: LabelCoding
     non_negative: bool = False
     rows: int = 1
 
@@ -298,7 +297,7 @@ def choose_weights(bounds: RowBounds, *, coefficient: float) -> BlockWeights:
     )
 
 
-def check_rows(public: Rows, row_weights: np.ndarray, bounds: RowBounds) -> None:
+def check_row_norms(public: Rows, row_weights: np.ndarray, bounds: RowBounds) -> None:
     """Refuse public rows longer than the bound that the noise is calibrated to."""
     if row_weights.size and not (row_weights.min() >= 0 and row_weights.max() <= 1):
         raise InputError("Expected row weights in [0, 1].")

@@ -34,7 +34,7 @@ from halfmask.data.products import (
     gathered,
     in_order,
     parts_of,
-    times,
+    rows_times,
 )
 from halfmask.data.units import unit_weights
 from halfmask.errors import InputError
@@ -49,13 +49,13 @@ from halfmask.methods.fitted import (
     private_levels_only,
 )
 from halfmask.methods.moments import (
-    Coding,
+    LabelCoding,
     Moments,
     MomentSums,
     PublicBasis,
     RowBounds,
     block_shapes,
-    check_rows,
+    check_row_norms,
     choose_weights,
     public_basis,
 )
@@ -132,7 +132,7 @@ def plan_one_shot(
         label = known.rest(label)
         known = replace(known, middle=shards.gather(known.middle))
     if table.unit is not None:
-        check_rows(basis.rows, basis.row_weights, bounds)
+        check_row_norms(basis.rows, basis.row_weights, bounds)
         shapes = block_shapes(basis.rows.shape[1], private.shape[1], label.shape[1], bounds)
         unit = unit_weights(
             table.unit,
@@ -187,7 +187,7 @@ def _coded_label(table: Table) -> np.ndarray:
 def _bounds(table: Table) -> RowBounds:
     """What the declaration promises about private parts; the public norm is filled in later."""
     many = table.classes is not None and len(table.classes) > 2
-    coding: Coding = "one-hot" if many else "signed"
+    coding: LabelCoding = "one-hot" if many else "signed"
     if not (table.widths[1] or table.label_private):
         raise InputError("Nothing is private: any ordinary method serves better.")
     return RowBounds(
@@ -545,8 +545,7 @@ def known_zeros(moment: np.ndarray, sources: tuple[str, ...]) -> np.ndarray:
     names = np.asarray(sources)
     same = names[:, None] == names[None, :]
     np.fill_diagonal(same, False)
-    cleaned: np.ndarray = np.where(same, 0.0, moment)
-    return cleaned
+    return np.where(same, 0.0, moment)
 
 
 _STEPS = 30
@@ -583,7 +582,7 @@ def logistic_from_sums(
     base = scale**2 * ridge.penalty * max(ridge.label_variance / 4, _LEAST_VARIANCE)
 
     def loss(penalty: np.ndarray, w: np.ndarray) -> tuple[float, np.ndarray]:
-        odds = times(rows, turned @ w)
+        odds = rows_times(rows, turned @ w)
         value = -float(row_weights @ log_expit(-odds)) - float(target @ w)
         gradient = turned.T @ crossed(rows, row_weights * expit(odds)) - target
         return value + float(penalty @ w**2) / 2, gradient + penalty * w
@@ -664,7 +663,7 @@ def softmax_of_ridge(
     factor cannot. The noise that the scores share with the statistic (variance `noise` per entry)
     is taken out of their product by Stein's identity.
     """
-    scores = times(rows, ridge.coef)
+    scores = rows_times(rows, ridge.coef)
     shared = noise * statistic.shape[1] * float((1 / (ridge.eigenvalues + ridge.penalty)).sum())
     product = float((statistic * ridge.coef).sum()) - shared
 

@@ -21,7 +21,7 @@ from halfmask.methods import bounds
 from halfmask.methods.auto import Choice, Problem, choose
 from halfmask.methods.label_span import LabelSpanConfig, budget_shares
 
-METHODS = ("auto", "one-shot", "gd", "sgd", "dp-sgd", "label-span")
+PLANNED_METHODS = ("auto", "one-shot", "gd", "sgd", "dp-sgd", "label-span")
 _LABELS_ONLY = ("one-shot", "label-span")
 _RADIUS = 1.0
 _MOST_STEPS = 100_000
@@ -119,11 +119,11 @@ class Run:
     error: float
 
 
-def plan(facts: RunFacts, *, target_error: float = 0.01, method: str = "auto") -> RunPlan:
+def plan_run(facts: RunFacts, *, target_error: float = 0.01, method: str = "auto") -> RunPlan:
     """Choose a method for `facts` and say what it needs and reaches."""
     bounds.check_error(target_error)
     name, reason = _method(facts, method)
-    known = name in METHODS and (facts.labels_only or name not in _LABELS_ONLY)
+    known = name in PLANNED_METHODS and (facts.labels_only or name not in _LABELS_ONLY)
     numbers_of = name if known else "gd"
     run = expected_run(facts, numbers_of)
 
@@ -381,11 +381,11 @@ def default_method(facts: RunFacts, *, levels: bool = False) -> Choice:
 
 
 def _method(facts: RunFacts, asked: str) -> tuple[str, str]:
-    if asked not in METHODS:
-        raise InputError(f"Unknown method {asked!r}: expected one of {', '.join(METHODS)}.")
+    if asked not in PLANNED_METHODS:
+        raise InputError(f"Unknown method {asked!r}: expected one of {', '.join(PLANNED_METHODS)}.")
     if asked == "auto":
         choice = default_method(facts)
-        if choice.method not in METHODS:
+        if choice.method not in PLANNED_METHODS:
             return "gd", (
                 f"no bound is known for {choice.method}, which training would use because "
                 f"{choice.reason}; this plan is for gd"

@@ -188,11 +188,10 @@ class SplitContributions(WeighedRows):
 
     def _row_norms(self, rows: Integers) -> Floats:
         on_public, on_private = self._factors(rows)
-        norms: Floats = np.sqrt(
+        return np.sqrt(
             _squares(on_public) * _squares(self._rows.public[rows])
             + _squares(on_private) * _squares(self._rows.private[rows])
         )
-        return norms
 
     def _chunks(self, units: Integers) -> Iterator[Integers]:
         assert self._members is not None
@@ -223,9 +222,9 @@ def _squares(rows: Floats) -> Floats:
     return squares
 
 
-Aggregate = Literal["last", "average", "tail", "ema"]
+SgdAggregate = Literal["last", "average", "tail", "ema"]
 Schedule = Literal["constant", "linear", "cosine"]
-Regulariser = Callable[[Floats, Floats], Floats]
+LinearRegulariser = Callable[[Floats, Floats], Floats]
 
 # Constants fixed beforehand, the same for every table.
 _LEAST_BATCH = 1024
@@ -255,11 +254,11 @@ class DpSgdConfig:
     momentum: float = 0.0
     radius: float | None = None
     clip_norm: float | None = None
-    aggregate: Aggregate = "tail"
+    aggregate: SgdAggregate = "tail"
     ema_decay: float = 0.9
 
     def __post_init__(self) -> None:
-        check_one_of(self, aggregate=get_args(Aggregate), schedule=get_args(Schedule))
+        check_one_of(self, aggregate=get_args(SgdAggregate), schedule=get_args(Schedule))
         check_below_one(self, "momentum", "ema_decay")
         if self.rate is not None and not 0 < self.rate <= 1:
             raise InputError(f"Expected a sampling rate in (0, 1], got {self.rate}.")
@@ -290,7 +289,7 @@ class SgdConfig(DpSgdConfig):
 
     alpha: float = 1.0
     public_batch: int | None = None
-    regulariser: Regulariser | None = None
+    regulariser: LinearRegulariser | None = None
     public_seed: int = 0
 
     def __post_init__(self) -> None:
@@ -301,7 +300,7 @@ class SgdConfig(DpSgdConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class SgdPlan:
     """Every number a run needs, fixed before a private value is read."""
 
     rate: float
@@ -335,7 +334,7 @@ def fit_dp_sgd(table: Table, releaser: Releaser, config: DpSgdConfig | None = No
     return _fit(table, releaser, rows, split)
 
 
-def settings_of(table: Table, rows: SplitRows, budget: Budget, config: SgdConfig) -> Settings:
+def settings_of(table: Table, rows: SplitRows, budget: Budget, config: SgdConfig) -> SgdPlan:
     """What the configuration leaves open, from n, d, the budget and public columns.
 
     Rate: the noise of a mean gradient hardly depends on it while rate·√steps is fixed, so it is a
@@ -352,7 +351,7 @@ def settings_of(table: Table, rows: SplitRows, budget: Budget, config: SgdConfig
     noise = noise_multiplier(budget, rate=rate, steps=steps, contribution=contribution)
     walk = noise * clip / (rate * table.n) * math.sqrt(outputs * width * steps)
     smooth = rows.loss.smoothness * _row_bound(table) ** 2
-    return Settings(
+    return SgdPlan(
         rate=rate,
         steps=steps,
         learning_rate=config.learning_rate or min(1 / smooth, radius / walk),
@@ -429,7 +428,7 @@ def _fit(table: Table, releaser: Releaser, rows: SplitRows, config: SgdConfig) -
 def descend(
     step: PrivateStep,
     rows: SplitRows,
-    settings: Settings,
+    settings: SgdPlan,
     config: SgdConfig,
     *,
     units_per_row: float,

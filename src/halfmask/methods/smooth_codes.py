@@ -31,7 +31,7 @@ _MOST_EXACT = 32
 # A level is kept apart where its noisy count stands this many standard deviations above zero.
 _CLEAR = 4.0
 _POOLED = 2.0
-_HAIR = 1e-7  # for the rounding of norms and distances
+_ROUNDING = 1e-7  # for the rounding of norms and distances
 # No level of a number needs fewer rows than this share, or, of large tables, so many.
 _SMALLEST_LEVEL, _ENOUGH_ROWS = 0.01, 500.0
 
@@ -56,7 +56,7 @@ class LevelFeatures:
         if not self.vectors.size:
             return 0.0
         squares = np.einsum("ij,ij->i", self.vectors, self.vectors)
-        return math.sqrt(float(squares.max())) * (1 + _HAIR)
+        return math.sqrt(float(squares.max())) * (1 + _ROUNDING)
 
     @cached_property
     def diameter(self) -> float:
@@ -66,7 +66,7 @@ class LevelFeatures:
         gram = self.vectors @ self.vectors.T
         squares = np.diag(gram)
         apart = squares[:, None] + squares[None, :] - 2 * gram
-        return math.sqrt(max(float(apart.max()), 0.0)) * (1 + _HAIR) + _HAIR
+        return math.sqrt(max(float(apart.max()), 0.0)) * (1 + _ROUNDING) + _ROUNDING
 
     @property
     def mean(self) -> Floats:

@@ -22,12 +22,12 @@ from halfmask.mechanisms.noise import NoiseSource, UnsafeSeededNoise, public_gen
 from halfmask.model_folder import packed, unpacked
 from halfmask.storage import write_durably
 
-Settings = Mapping[str, float | int]
+RunSettings = Mapping[str, float | int]
 _ARRAYS = ("parameters", "velocity", "mean")
 
 
 @dataclass(kw_only=True, eq=False)
-class Progress:
+class TrainingState:
     """Step, parameters, velocity, averages, and the generators of public batches and of padding."""
 
     step: int
@@ -41,7 +41,7 @@ class Progress:
     @classmethod
     def start(
         cls, vector: Tensor, padding: np.random.Generator, public_seed: int | None
-    ) -> Progress:
+    ) -> TrainingState:
         """The beginning; padding for private batches is drawn apart from the public batches."""
         return cls(
             step=0,
@@ -80,7 +80,7 @@ class Checkpoint:
         """A file for a run of so many steps: an interruption loses an eighth of them at most."""
         return cls(path, every=-(-steps // 8))
 
-    def save(self, progress: Progress, noise: NoiseSource, settings: Settings) -> None:
+    def save(self, progress: TrainingState, noise: NoiseSource, settings: RunSettings) -> None:
         """Replace the file at once: an interruption leaves the old one or the new one."""
         state: dict[str, Any] = {"step": progress.step, "counted": progress.counted}
         state["settings"] = settings
@@ -91,7 +91,9 @@ class Checkpoint:
         arrays = {name: getattr(progress, name).cpu().numpy() for name in _ARRAYS}
         write_durably(self._path, packed(state, arrays), mode=0o666)
 
-    def load(self, progress: Progress, noise: NoiseSource, settings: Settings) -> Progress:
+    def load(
+        self, progress: TrainingState, noise: NoiseSource, settings: RunSettings
+    ) -> TrainingState:
         """Where the file left off; `progress` itself where there is no file."""
         if not self._path.exists():
             return progress

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from halfmask.errors import InputError, check_below_one, check_positive
-from halfmask.methods.sgd import Aggregate, Schedule
+from halfmask.methods.sgd import Schedule, SgdAggregate
 from halfmask.neural.padding import PaddingName
 from halfmask.neural.pretrain import PretrainConfig
 
@@ -94,7 +94,7 @@ class NetworkDpSgdConfig:
     schedule: Schedule = "cosine"
     momentum: float = 0.9
     radius: float | None = None
-    aggregate: Aggregate = "ema"
+    aggregate: SgdAggregate = "ema"
     ema_decay: float = 0.9
     private_norm: float | None = None
     public_seed: int | None = 0

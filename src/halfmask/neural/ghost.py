@@ -187,7 +187,7 @@ _COLUMNS = 1024
 CLIP_MARGIN = 16.0 * 2.0**-23
 
 
-def clip_weights(norms: Tensor, clip_norm: float) -> Tensor:
+def tensor_clip_weights(norms: Tensor, clip_norm: float) -> Tensor:
     """min(1, C/norm) for every row, with C lowered by the margin; 0 where the norm is not finite.
 
     Guarantee: docs/proofs/ghost.md.
@@ -244,7 +244,7 @@ class MlpGradients:
         The result is overwritten by the next call.
         """
         lookup = None
-        weigh = partial(clip_weights, clip_norm=clip_norm)
+        weigh = partial(tensor_clip_weights, clip_norm=clip_norm)
         self._total.zero_()
         # Over many chunks single precision would round away more than the noise was widened for.
         whole = None if len(rows) <= self._chunk else torch.zeros_like(self._total).double()

@@ -173,8 +173,7 @@ class Inputs:
     def public(self, table: Table) -> Floats:
         """The public features that stay."""
         if not self.public_norm:
-            kept: Floats = table.public[:, self.public_kept]
-            return kept
+            return table.public[:, self.public_kept]
         values = _from_bound(table.public, self.public_kept, self.public_half)
         return clip_rows(_lengthened(values, self.public_norm), self.public_norm)
 
@@ -257,8 +256,7 @@ def _lengthened(rows: Floats, norm: float) -> Floats:
     """Rows of norm at least `norm`, but for those that are zero or not finite."""
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     short = (lengths > 1e-9) & (lengths < norm)
-    longer: Floats = rows * np.where(short, norm / np.where(short, lengths, 1.0), 1.0)[:, None]
-    return longer
+    return rows * np.where(short, norm / np.where(short, lengths, 1.0), 1.0)[:, None]
 
 
 def _anchored(table: Table) -> tuple[list[int], list[bool], list[int], list[bool]]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from halfmask.data.encoding import declared, learnt, with_made
+from halfmask.data.encoding import declared, learnt_coding, with_made
 from halfmask.data.frames import check_columns, numbered
 from halfmask.data.products import parts_of
 from halfmask.data.reading import FileRows
@@ -100,7 +100,7 @@ def _learnt(file: FileRows, schema: Schema) -> dict[str, Any]:
     left_open = [column for column in schema.columns if declared(column) is None]
     read = _read(schema, left_open)
     table = with_made(file.columns(read), schema) if left_open else None
-    return {column.name: learnt(column, table) for column in left_open}
+    return {column.name: learnt_coding(column, table) for column in left_open}
 
 
 def _read(schema: Schema, columns: Iterable[Column]) -> list[str]:
@@ -139,15 +139,11 @@ def _decode(file: FileRows, encoder: Encoder, inputs: Inputs, values: Singles) -
         at = slice(start, start + table.n)
         assert table.label is not None
         label[at] = table.label
+        blocks = Blocks(public=table.public, private=table.private)
         for some in parts_of(table.n, _IN_CACHE):
-            values[at][some] = inputs.rows(_part(table, some))
+            values[at][some] = inputs.rows(replace(table, features=blocks.kept(some)))
         tell("reading rows", at.stop / len(values))
     return label
-
-
-def _part(table: Table, some: slice) -> Table:
-    blocks = Blocks(public=table.public[some], private=table.private[some])
-    return replace(table, features=blocks, rows=table.rows[some])
 
 
 def _batch_size(encoder: Encoder) -> int:

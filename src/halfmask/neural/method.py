@@ -42,7 +42,7 @@ from halfmask.neural.network import Mlp
 from halfmask.neural.padding import BY_CLASS, PADDINGS, PAID, Padding, PaddingName, free_padding
 from halfmask.neural.pretrain import NetworkRows, Singles, as_rows
 from halfmask.neural.trainer import (
-    Regulariser,
+    NetworkRegulariser,
     TrainedNetwork,
     TrainerConfig,
     TrainingRows,
@@ -245,8 +245,7 @@ def principal_directions(
         part = np.asarray(public[some], dtype=np.float64)
         moments += part.T @ part
     _, vectors = np.linalg.eigh(shards.sum(moments))
-    kept: NDArray[np.float64] = np.ascontiguousarray(vectors[:, -min(count, width) :])
-    return kept
+    return np.ascontiguousarray(vectors[:, -min(count, width) :])
 
 
 def hidden_features(network: Mlp, rows: Tensor) -> Tensor:
@@ -270,21 +269,21 @@ def decorrelate(network: Mlp, rows: Tensor) -> Tensor:
     return (products.square().sum() - products.diagonal().square().sum()) / (width * (width - 1))
 
 
-REGULARISERS = {"reconstruct": reconstruct, "decorrelate": decorrelate}
+NETWORK_REGULARISERS = {"reconstruct": reconstruct, "decorrelate": decorrelate}
 
 
-def regulariser_of(asked: Any) -> Regulariser | None:
+def regulariser_of(asked: Any) -> NetworkRegulariser | None:
     """The regulariser of a configuration: a name or a function."""
     if asked == "none":
         return None
     if callable(asked):
-        made: Regulariser = asked
+        made: NetworkRegulariser = asked
         return made
-    if asked not in REGULARISERS:
+    if asked not in NETWORK_REGULARISERS:
         raise InputError(
-            f"Unknown regulariser {asked!r}: expected none, {', '.join(REGULARISERS)}."
+            f"Unknown regulariser {asked!r}: expected none, {', '.join(NETWORK_REGULARISERS)}."
         )
-    return REGULARISERS[asked]
+    return NETWORK_REGULARISERS[asked]
 
 
 # Constants fixed beforehand. The search for neighbours grows with the square of the rows.

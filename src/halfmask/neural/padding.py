@@ -55,8 +55,7 @@ class Padding:
         if self.name == "gaussian":
             return generator.standard_normal((len(labels), self.table.shape[1]))
         if self.name != "class-samples":
-            means: Floats = self.table[self.lines(labels)]
-            return means
+            return self.table[self.lines(labels)]
         # Numbers are not drawn; they are scaled with the levels beside them.
         chances = self.table / self._scales()[:, None]
         filled = _draw_levels(chances, self.lines(labels), self.inputs, generator)
@@ -64,8 +63,7 @@ class Padding:
         factor = self.inputs.private_norm / np.maximum(norms, 1e-12)
         if not self.inputs.scaled_up:
             factor = np.minimum(1.0, factor)
-        scaled: Floats = filled * np.where(norms > 0, factor, 1.0)[:, None]
-        return scaled
+        return filled * np.where(norms > 0, factor, 1.0)[:, None]
 
     def _scales(self) -> Floats:
         """By how much the rows behind each line were scaled to the norm, as the means tell.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from halfmask.losses import Watch
+from halfmask.losses import LossWatch
 from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all
 from halfmask.neural.ghost import TensorRows
 from halfmask.neural.inputs import Inputs, MadeRows
@@ -147,8 +147,7 @@ class PublicRows:
         ends = np.searchsorted(self.labels[order], self.labels, side="right")
         starts = np.searchsorted(self.labels[order], self.labels, side="left")
         picked = starts + (generator.random(len(self.labels)) * (ends - starts)).astype(np.int64)
-        partner: Integers = order[picked]
-        return partner
+        return order[picked]
 
 
 def pretrain(
@@ -159,7 +158,7 @@ def pretrain(
     generator: np.random.Generator,
     *,
     shards: Shards = ALONE,
-    watch: Watch | None = None,
+    watch: LossWatch | None = None,
 ) -> Mlp:
     """The average of several networks trained on padded rows, as one network.
 
@@ -179,7 +178,7 @@ def _member(
     config: PretrainConfig,
     generator: np.random.Generator,
     shards: Shards,
-    watch: Watch | None,
+    watch: LossWatch | None,
 ) -> Mlp:
     seed = torch.Generator().manual_seed(int(generator.integers(2**62)))
     count = len(rows.labels)

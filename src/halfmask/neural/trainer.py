@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from halfmask.accounting.events import Contribution, PoissonGaussianEvent
 from halfmask.errors import InputError, LedgerError, check_below_one, check_one_of, check_positive
-from halfmask.losses import PublicLoss, Watch
+from halfmask.losses import LossWatch, PublicLoss
 from halfmask.mechanisms.release import (
     PrivateStep,
     Releaser,
@@ -28,14 +28,14 @@ from halfmask.mechanisms.release import (
     uniform_rows,
 )
 from halfmask.mechanisms.shards import Shards, rows_in_all
-from halfmask.methods.sgd import Aggregate, Schedule, scheduled
-from halfmask.neural.checkpoint import Checkpoint, Progress
+from halfmask.methods.sgd import Schedule, SgdAggregate, scheduled
+from halfmask.neural.checkpoint import Checkpoint, TrainingState
 from halfmask.neural.ghost import MlpGradients, StructuredRows, TensorRows
 from halfmask.neural.network import FlatParameters, Mlp, own_device
 from halfmask.neural.padding import PaddingName
 from halfmask.types import Floats, Integers
 
-Regulariser = Callable[[Mlp, Tensor], Tensor]
+NetworkRegulariser = Callable[[Mlp, Tensor], Tensor]
 Fill = Callable[[Integers, np.random.Generator], Tensor]
 Draw = Callable[[Integers], Tensor]
 # Fraction by which the noise is widened for the rounding of sums in single precision.
@@ -70,11 +70,11 @@ class TrainerConfig:
     momentum: float = 0.0
     alpha: float = 1.0
     radius: float | None = None
-    aggregate: Aggregate = "last"
+    aggregate: SgdAggregate = "last"
     ema_decay: float = 0.9
     public_batch: int | None = None
     public_seed: int | None = None
-    regulariser: Regulariser | None = None
+    regulariser: NetworkRegulariser | None = None
     regulariser_weight: float = 1.0
     contribution: Contribution = "general"
     span: Floats | None = None
@@ -84,7 +84,7 @@ class TrainerConfig:
         if self.rate > 1:
             raise InputError(f"Expected a sampling rate in (0, 1], got {self.rate}.")
         check_below_one(self, "momentum", "ema_decay")
-        check_one_of(self, aggregate=get_args(Aggregate), schedule=get_args(Schedule))
+        check_one_of(self, aggregate=get_args(SgdAggregate), schedule=get_args(Schedule))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,7 +163,7 @@ def train_privately(
     *,
     step: PrivateStep | None = None,
     checkpoint: Checkpoint | None = None,
-    watch: Watch | None = None,
+    watch: LossWatch | None = None,
 ) -> None:
     """Run Algorithm 1 on `network` in place. Guarantee: docs/proofs/network.md.
 
@@ -186,7 +186,7 @@ def train_privately(
     gradients = MlpGradients(network, label_private=rows.label_private)
     # Public batches are drawn from each machine's own rows, so machines draw apart.
     seed = None if config.public_seed is None else config.public_seed + shards.rank
-    progress = Progress.start(flat.vector, releaser.padding(), seed)
+    progress = TrainingState.start(flat.vector, releaser.padding(), seed)
     if checkpoint is not None:
         progress = checkpoint.load(progress, releaser.noise, settings)
         flat.vector.copy_(progress.parameters)
@@ -236,7 +236,7 @@ def _event(config: TrainerConfig) -> PoissonGaussianEvent:
 
 
 def _steps_left(
-    progress: Progress, rows: int, config: TrainerConfig, releaser: Releaser
+    progress: TrainingState, rows: int, config: TrainerConfig, releaser: Releaser
 ) -> PrivateStep | None:
     """The steps that a run goes on with, within what it has charged if it was interrupted.
 
@@ -268,9 +268,9 @@ def _one_step(
     rows: TrainingRows,
     config: TrainerConfig,
     released: Floats,
-    progress: Progress,
+    progress: TrainingState,
     shards: Shards,
-    watch: Watch | None,
+    watch: LossWatch | None,
 ) -> None:
     gradient = torch.from_numpy(released).to(flat.vector).mul_(config.alpha)
     if config.span is not None:
@@ -302,7 +302,7 @@ def _shared_public_gradient(
     flat: FlatParameters,
     rows: TrainingRows,
     config: TrainerConfig,
-    progress: Progress,
+    progress: TrainingState,
     shards: Shards,
 ) -> tuple[float, Tensor]:
     """The public gradient over a batch of which each machine draws its part from its own rows.
@@ -326,7 +326,7 @@ def _shared_public_gradient(
         weights = None
         if rows.label_alone:
             # As the private part has them, so that both are gradients of one weighted loss.
-            weights = row_weights(network, padded, config.clip_norm).to(padded)
+            weights = network_row_weights(network, padded, config.clip_norm).to(padded)
         lost, found = public_gradient(network, flat, padded, labels, config, weights)
         share = len(some) / size if size else 1.0
         loss, own = loss + share * lost, own + share * found
@@ -446,7 +446,7 @@ class LabelContributions:
         return torch.cat([part.reshape(-1) for part in parts])
 
 
-def row_weights(network: Mlp, rows: Tensor, clip_norm: float) -> Tensor:
+def network_row_weights(network: Mlp, rows: Tensor, clip_norm: float) -> Tensor:
     """The weights of rows at the network's weights, in double precision."""
     with torch.no_grad():
         return label_free_weights(*_in_doubles(network, rows), clip_norm)

@@ -7,10 +7,10 @@ import math
 from collections.abc import Sequence
 
 from halfmask.report import words
-from halfmask.report.covered import CONSTANT, NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
+from halfmask.report.covered import NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
-from halfmask.report.facts import NO_BETTER, NOT_COVERED, Facts
-from halfmask.scoring import NOT_PRIVATE
+from halfmask.report.facts import NO_BETTER, SCORES_NOT_COVERED, Facts
+from halfmask.scoring import REFERENCE_NOT_PRIVATE
 
 _METRICS = {"accuracy": "accuracy", "log_loss": "log_loss", "auc": "roc_auc", "rmse": "rmse"}
 
@@ -106,27 +106,28 @@ def _body(facts: Facts, level: int) -> list[str]:
     lines += _table(words.gain_headings(statement), words.gain_rows(facts))
     lines += [f"{head} Budget", ""]
     lines += _table(words.CHARGE_HEADINGS, words.charge_rows(facts))
-    if facts.model.details.get("base_rate_only"):
-        lines += [f"**{CONSTANT}**", ""]
+    if facts.constant is not None:
+        lines += [f"**{_text(facts.constant)}**", ""]
     if (covered := facts.covered) is not None:
         lines += [f"{head} Scores that the guarantee covers", ""]
         lines += [covered_words(statement.seeded), ""]
         lines += _table(SCORE_HEADINGS, covered.score_rows())
+        lines += [] if covered.compared is None else [covered.compared, ""]
         if covered.reliability:
             lines += _table(RELIABILITY_HEADINGS, covered.reliability_rows())
         elif covered.classes:
             lines += [NONE_CLEAR, ""]
     if facts.measured is not None:
-        lines += [f"{head} Scores", "", f"**{NOT_COVERED}**", ""]
+        lines += [f"{head} Scores", "", f"**{SCORES_NOT_COVERED}**", ""]
         lines += [] if facts.measured.better_than_constant else [f"**{NO_BETTER}**", ""]
-        lines += _table(words.SCORE_HEADINGS, words.score_rows(facts))
+        lines += _table(words.MEASURED_HEADINGS, words.score_table_rows(facts))
         if facts.measured.classes:
             lines += _table(words.CLASS_HEADINGS, words.class_rows(facts))
             lines += _table(*words.confusion_rows(facts))
         if facts.measured.groups:
             lines += _table(*words.group_rows(facts))
         if facts.measured.reference:
-            lines += [f"**{NOT_PRIVATE}**", ""]
+            lines += [f"**{REFERENCE_NOT_PRIVATE}**", ""]
             lines += _table(words.REFERENCE_HEADINGS, words.reference_rows(facts))
     if facts.audits:
         lines += [f"{head} Audit", "", f"**{words.AUDITED_ROWS}**", ""]

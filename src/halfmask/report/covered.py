@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ CONSTANT = (
     "This model is a constant: for so few rows and so small a budget it gives every row the same "
     "answer. More rows, a larger epsilon or a public label may help; halfmask check says how much."
 )
+ALL_PUBLIC = "Every column is public: these are the scores of the public columns alone."
 SCORE_HEADINGS = ["Score", "Value", "Bar"]
 RELIABILITY_HEADINGS = ["Predicted", "Observed", "Bar"]
 _NAMES = {"log_loss": "log loss", "auc": "AUC", "accuracy": "accuracy", "rmse": "RMSE"}
@@ -40,7 +41,7 @@ class Score(NamedTuple):
     bar: float | None
 
 
-class Part(NamedTuple):
+class ReliabilityBin(NamedTuple):
     """Rows of similar scores: the share that was predicted and the one observed."""
 
     predicted: float
@@ -53,10 +54,12 @@ class Covered:
     """What a training released about its own quality; a number to predict has no reliability."""
 
     scores: Mapping[str, Score]
-    reliability: tuple[Part, ...]
+    reliability: tuple[ReliabilityBin, ...]
     classes: bool
-    constant: float | None = None  # the log loss of the base rate alone
-    public_alone: Mapping[str, float] = field(default_factory=dict)  # of the free model
+    constant: float | None = None  # log loss, or RMSE, of the base rate alone
+    base: float | list[float] | None = None  # share of the second class, or each, or the mean
+    public_alone: Mapping[str, Score] = field(default_factory=dict)  # without a bar: a free model's
+    all_public: bool = False  # all columns, under a private label
 
     def to_json(self) -> dict[str, Any]:
         """The scores as a JSON object."""
@@ -64,32 +67,50 @@ class Covered:
             "covered_by_guarantee": True,
             **{name: score.value for name, score in self.scores.items()},
             **{f"{name}_bar": score.bar for name, score in self.scores.items()},
-            "constant_log_loss": self.constant,
-            "public_columns_alone": dict(self.public_alone),
+            "base_rate": self.base,
+            "constant_log_loss": self.constant if self.classes else None,
+            "constant_rmse": None if self.classes else self.constant,
+            "public_columns_alone": {
+                **{name: score.value for name, score in self.public_alone.items()},
+                **{f"{name}_bar": score.bar for name, score in self.public_alone.items()},
+            },
+            "compared": self.compared,
             "reliability": [part._asdict() for part in self.reliability],
         }
 
     @property
     def compared(self) -> str | None:
-        """The model beside the base rate and the public columns alone, in a sentence or two."""
-        if self.constant is None or "log_loss" not in self.scores:
-            return self._public_told
-        loss = self.scores["log_loss"]
-        told = f"To compare, the base rate alone has log loss {self.constant:.4g}."
-        if self._public_told is not None:
-            told = f"{told} {self._public_told}"
-        if loss.value >= self.constant:
-            return f"{told} This model is no better than a constant."
-        if loss.bar is not None and loss.value + loss.bar >= self.constant:
-            return f"{told} Within its bar, this model may be no better than a constant."
-        return told
+        """The model beside the base rate and the public columns alone, in a few sentences."""
+        told = [*self._constant_told(), *self._public_told()]
+        return " ".join(told) or None
 
     @property
-    def _public_told(self) -> str | None:
-        for name, value in self.public_alone.items():
-            told = f"The public columns alone have {_NAMES[name]} {value:.4g}"
-            return f"{told}, on rows that were left out: label and columns are public."
-        return None
+    def _main(self) -> str:
+        return "log_loss" if self.classes else "rmse"
+
+    def _constant_told(self) -> Iterator[str]:
+        if self.constant is None or self._main not in self.scores:
+            return
+        what = "the base rate alone has" if self.classes else "the mean alone has about"
+        yield f"To compare, {what} {_NAMES[self._main]} {self.constant:.4g}."
+        value, bar = self.scores[self._main]
+        if value >= self.constant:
+            yield "This model is no better than a constant."
+        elif bar is not None and value + bar >= self.constant:
+            yield "Within its bar, this model may be no better than a constant."
+
+    def _public_told(self) -> Iterator[str]:
+        if self.all_public:
+            yield ALL_PUBLIC
+        for name, alone in self.public_alone.items():
+            told = f"The public columns alone have {_NAMES[name]} {alone.value:.4g}"
+            if alone.bar is None:
+                yield f"{told}, on rows that were left out: label and columns are public."
+            else:
+                yield f"{told} ± {alone.bar:.2g}, released with noise and paid for like the rest."
+            value, bar = self.scores.get(name, alone)
+            if value + math.hypot(bar or 0.0, alone.bar or 0.0) >= alone.value:
+                yield "Within the bars, the private columns may add nothing to them."
 
     def score_rows(self) -> list[list[str]]:
         """Rows under SCORE_HEADINGS."""
@@ -119,16 +140,40 @@ class Covered:
         return "\n".join(lines)
 
 
-def _entropy(rate: Any) -> float | None:
-    """The log loss of giving every row the chance `rate`, which is right on average."""
-    if not isinstance(rate, float) or not 0 < rate < 1:
+def _constant(details: Mapping[str, Any], *, classes: bool) -> float | None:
+    """The log loss (RMSE) of one answer to all rows, which is right on average."""
+    base = details.get("base")
+    if not classes:
+        spread = details.get("spread")
+        return None if spread is None else float(spread)
+    shares = [base, 1 - base] if isinstance(base, float) else list(base or ())
+    if not shares or not all(0 < float(share) < 1 for share in shares):
         return None
-    return -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate))
+    return -sum(share * math.log(share) for share in shares)
+
+
+def constant_words(details: Mapping[str, Any], classes: Sequence[Any] | None) -> str:
+    """What is to be said of a model that is a constant, and which constant it is."""
+    base, told = details.get("base"), "the share of each class"
+    if isinstance(base, float):
+        what = "the mean" if classes is None else f"the share of {str(classes[-1])!r}"
+        told = f"{what}, {base:.4g}"
+    return f"{CONSTANT} Its answer is {told}: released with noise."
 
 
 def words(seeded: bool) -> str:
     """What covers the scores, in words."""
     return SEEDED if seeded else COVERED
+
+
+def _alone(details: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Score]:
+    """Of the public columns alone: a free model's, or what the same release tells of them."""
+    free, released = details.get("free_score") or {}, stored.get("public_alone") or {}
+    found = {name: Score(float(free[name]), None) for name in _NAMES if name in free}
+    for name in _NAMES:
+        if name in released:
+            found[name] = Score(float(released[name]), float(released[f"{name}_bar"]))
+    return found
 
 
 def covered_scores(details: Mapping[str, Any]) -> Covered | None:
@@ -138,6 +183,7 @@ def covered_scores(details: Mapping[str, Any]) -> Covered | None:
         return None
 
     def read() -> Covered:
+        plan = details.get("plan") or {}
         bars = {name: stored.get(f"{name}_bar") for name in _NAMES}
         return Covered(
             scores={
@@ -148,16 +194,14 @@ def covered_scores(details: Mapping[str, Any]) -> Covered | None:
                 if stored.get(name) is not None
             },
             reliability=tuple(
-                Part(*(float(part[name]) for name in Part._fields))
+                ReliabilityBin(*(float(part[name]) for name in ReliabilityBin._fields))
                 for part in stored.get("reliability") or ()
             ),
             classes="log_loss" in stored,
-            constant=_entropy(details.get("base")) if "log_loss" in stored else None,
-            public_alone={
-                name: float(value)
-                for name, value in (details.get("free_score") or {}).items()
-                if name in _NAMES and value is not None
-            },
+            constant=_constant(details, classes="log_loss" in stored),
+            base=details.get("base"),
+            public_alone=_alone(details, stored),
+            all_public=bool(plan.get("public")) and not plan.get("descent"),
         )
 
     return rebuilt(read, "its covered scores")

@@ -24,7 +24,8 @@ from halfmask.effects import WITH_BARS, Effect, effects
 from halfmask.errors import DataError, InputError, LedgerError
 from halfmask.model import Model
 from halfmask.model_folder import damaged, ledger_of, read_json, rebuilt
-from halfmask.report.covered import Covered, covered_scores
+from halfmask.report.covered import Covered, constant_words, covered_scores
+from halfmask.report.plots import Point
 from halfmask.schema import Column
 from halfmask.scoring import judge
 from halfmask.scoring import reference as without_privacy
@@ -108,7 +109,9 @@ def _check_prior(prior: float) -> None:
 # --- Scores, ROC and calibration on rows of the user's own, which no guarantee covers.
 
 
-NOT_COVERED = "Computed from the labels of the rows that were passed: not covered by the guarantee."
+SCORES_NOT_COVERED = (
+    "Computed from the labels of the rows that were passed: not covered by the guarantee."
+)
 
 NO_BETTER = (
     "On these rows the model is no better than a constant. More rows, a larger epsilon or more "
@@ -117,8 +120,6 @@ NO_BETTER = (
 _SCORES = ("rows", "accuracy", "log_loss", "auc", "rmse", "r2")
 _BINS = 10
 _MOST_POINTS = 101
-
-Point = tuple[float, float]
 
 
 class CalibrationBin(NamedTuple):
@@ -306,6 +307,13 @@ class Facts:
         """The model's statement."""
         return self.model.privacy
 
+    @property
+    def constant(self) -> str | None:
+        """What is to be said of a model that is a constant; None of any other."""
+        if not self.model.details.get("base_rate_only"):
+            return None
+        return constant_words(self.model.details, self.model.classes)
+
     def to_json(self) -> dict[str, Any]:
         """The facts as a JSON object."""
         return {
@@ -324,6 +332,7 @@ class Facts:
             "budget": asdict(self.budget),
             "learning": [{"step": step, "loss": loss} for step, loss in self.learning],
             "learning_of": self.learning_of,
+            "constant": self.constant,
             "covered": None if self.covered is None else self.covered.to_json(),
             "effects": [effect.to_json() for effect in self.effects],
             "audits": [asdict(audit) for audit in self.audits],

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from halfmask.report import plots, words
-from halfmask.report.covered import CONSTANT, NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
+from halfmask.report.covered import NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
-from halfmask.report.facts import NO_BETTER, NOT_COVERED, ColumnFacts, Facts, gather
+from halfmask.report.facts import NO_BETTER, SCORES_NOT_COVERED, ColumnFacts, Facts, gather
 from halfmask.report.plots import data_table, figure, inline_svg
-from halfmask.scoring import NOT_PRIVATE
+from halfmask.scoring import REFERENCE_NOT_PRIVATE
 from halfmask.statement import Statement, describe
 from halfmask.storage import write_text
 
@@ -153,7 +153,7 @@ def _curve(facts: Facts) -> str:
     who = words.unit(statement)
     meanings = "".join(
         f"<dt>{escape(name)}: {'calibrated ' if statement.seeded else ''}epsilon "
-        f"{words.number(statement.calibrated[name])} at delta {statement.delta:g}</dt>"
+        f"{words.guarantee_number(statement.calibrated[name])} at delta {statement.delta:g}</dt>"
         f"<dd>{escape(meaning.format(unit=who))}</dd>"
         for name, meaning in words.RELATIONS_IN_WORDS.items()
     )
@@ -163,7 +163,10 @@ def _curve(facts: Facts) -> str:
     ax = plots.epsilon_curve(curves, mark=mark, mark_name=called)
     title = "Lines: epsilon falls as delta grows, for the relations replace and withhold."
     both = zip(facts.curve["replace"], facts.curve["withhold"], strict=True)
-    rows = [[f"{d:.0e}", words.number(r), words.number(w)] for (d, r), (_, w) in both]
+    rows = [
+        [f"{d:.0e}", words.guarantee_number(r), words.guarantee_number(w)]
+        for (d, r), (_, w) in both
+    ]
     table = data_table("Epsilon by delta", ["Delta", "replace", "withhold"], rows)
     caption = f"One training gives all these pairs at once; the star is the pair that is {called}."
     return f"<dl>{meanings}</dl>{_figure(ax, 'curve-figure', title, caption, table)}"
@@ -183,8 +186,8 @@ def _budget(facts: Facts) -> str:
     )
     if budget.epsilon is not None:
         limit = (
-            f"The ledger allows epsilon {words.number(budget.epsilon)} at delta {budget.delta:g} "
-            f"({budget.relation}); {words.number(spent[-1])} is spent."
+            f"The ledger allows epsilon {words.guarantee_number(budget.epsilon)} at delta "
+            f"{budget.delta:g} ({budget.relation}); {words.guarantee_number(spent[-1])} is spent."
         )
     if budget.left_out:
         limit += f" The first {budget.left_out} charges are not drawn, but counted."
@@ -226,8 +229,8 @@ def _figure(ax: Any, name: str, title: str, caption: str, table: str) -> str:
 
 def _covered(facts: Facts) -> str:
     covered = facts.covered
-    if facts.model.details.get("base_rate_only"):
-        return f'<p class="verdict bad">{escape(CONSTANT)}</p>'
+    if facts.constant is not None:
+        return f'<p class="verdict bad">{escape(facts.constant)}</p>'
     if covered is None:
         return (
             "<p>This training released no score of its own. The method additive does, wherever "
@@ -255,7 +258,7 @@ def _effects(facts: Facts) -> str:
     if not facts.effects:
         return "<p>Effects by column are told of models by additive or gd with a schema.</p>"
     if all(effect.size == 0 for effect in facts.effects):
-        return f"<p>{escape(plots.NOTHING)}</p>"
+        return f"<p>{escape(plots.LEARNT_NOTHING)}</p>"
     outcomes = dict.fromkeys(effect.outcome for effect in facts.effects)
     text = plots.meaning(words.listed(list(outcomes)), classes=facts.model.classes is not None)
     unclear = [effect.column for effect in facts.effects if not effect.clear]
@@ -304,7 +307,7 @@ def _scores(facts: Facts) -> str:
     caption = "Calibration, in ten parts of equally many rows."
     ax = plots.calibration(curves)
     figures.append(_figure(ax, "calibration-figure", title, caption, table))
-    scores = data_table("Scores", words.SCORE_HEADINGS, words.score_rows(facts))
+    scores = data_table("Scores", words.MEASURED_HEADINGS, words.score_table_rows(facts))
     if not measured.better_than_constant:
         scores = f'<p class="verdict bad">{escape(NO_BETTER)}</p>{scores}'
     if measured.classes:
@@ -314,9 +317,9 @@ def _scores(facts: Facts) -> str:
         scores += data_table(f"Scores by {measured.by}", *words.group_rows(facts))
     if measured.reference:
         table = data_table("Without privacy", words.REFERENCE_HEADINGS, words.reference_rows(facts))
-        scores += f'<p class="warning"><strong>{escape(NOT_PRIVATE)}</strong></p>{table}'
+        scores += f'<p class="warning"><strong>{escape(REFERENCE_NOT_PRIVATE)}</strong></p>{table}'
     return (
-        f'<p class="warning"><strong>{escape(NOT_COVERED)}</strong></p>{scores}'
+        f'<p class="warning"><strong>{escape(SCORES_NOT_COVERED)}</strong></p>{scores}'
         f'<div class="figures">{"".join(figures)}</div>'
     )
 

@@ -31,7 +31,7 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 Point = tuple[float, float]
 
 
-class Effect(Protocol):
+class DrawnEffect(Protocol):
     """What is drawn of an effect of `halfmask.effects`."""
 
     @property
@@ -279,7 +279,7 @@ _NAMED = 14
 """Levels that have room for their names."""
 
 
-def effect_points(found: Effect, *, ax: Axes | None = None) -> Axes:
+def effect_points(found: DrawnEffect, *, ax: Axes | None = None) -> Axes:
     """What each level adds to the score, with its bar; hollow where noise could have made it."""
     rows = found.rows(most=40 if found.ordered else _NAMED)
     wide = found.ordered and len(rows) > 2
@@ -409,7 +409,7 @@ def figure(svg: str, caption: str, table: str) -> str:
 SHOWN = 8
 """Columns that are drawn; the numbers of all are in a table."""
 HEADINGS = ["Column", "Level", "Adds", "Bar from", "Bar to", "Could be noise"]
-NOTHING = (
+LEARNT_NOTHING = (
     "This model learnt nothing from columns: for so few rows and so much noise, it gives the base "
     "rate to every row."
 )
@@ -432,7 +432,7 @@ def meaning(outcome: str, *, classes: bool) -> str:
     )
 
 
-def rows(effects: Sequence[Effect]) -> list[list[str]]:
+def rows(effects: Sequence[DrawnEffect]) -> list[list[str]]:
     """Cells under HEADINGS."""
     return [
         [
@@ -448,13 +448,13 @@ def rows(effects: Sequence[Effect]) -> list[list[str]]:
     ]
 
 
-def svg(effect: Effect, name: str) -> str:
+def svg(effect: DrawnEffect, name: str) -> str:
     """One column's figure."""
     title = f"Points with bars: what the levels of {effect.column} add to the score."
     return inline_svg(effect_points(effect), name=name, title=title)
 
 
-def picture(effects: Sequence[Effect]) -> str:
+def effects_picture(effects: Sequence[DrawnEffect]) -> str:
     """The columns that matter most, for a notebook; None of it needs a script."""
     drawn = "".join(
         f'<div style="width:22rem">{svg(effect, f"effect-{place}")}</div>'

@@ -26,7 +26,7 @@ RELATIONS_IN_WORDS: dict[Relation, str] = {
 }
 
 
-def number(value: float | None) -> str:
+def guarantee_number(value: float | None) -> str:
     """A number of a guarantee: rounded up, never down; `none` where nothing is promised."""
     if value is None:
         return "none"
@@ -67,7 +67,7 @@ def headline(statement: Statement) -> str:
     if not statement.events:
         return "Nothing about private columns was released: epsilon 0"
     return (
-        f"Differentially private: epsilon {number(statement.epsilon)} at delta "
+        f"Differentially private: epsilon {guarantee_number(statement.epsilon)} at delta "
         f"{statement.delta:g}, relation {statement.relation}"
     )
 
@@ -180,18 +180,18 @@ def column_rows(facts: Facts) -> list[list[str]]:
 def charge_rows(facts: Facts) -> list[list[str]]:
     """The charges in order, under CHARGE_HEADINGS."""
     return [
-        [str(place), charge.time or "not recorded", charge.what, number(charge.epsilon)]
+        [str(place), charge.time or "not recorded", charge.what, guarantee_number(charge.epsilon)]
         for place, charge in enumerate(facts.budget.charges, start=facts.budget.left_out + 1)
     ]
 
 
-SCORE_HEADINGS = ["Score", "This model", "Public columns alone", "A constant"]
+MEASURED_HEADINGS = ["Score", "This model", "Public columns alone", "A constant"]
 CLASS_HEADINGS = ["Class", "Rows", "Precision", "Recall", "Calibration"]
 REFERENCE_HEADINGS = ["Score", "This model", "Boosted trees", "A linear model of levels"]
 
 
-def score_rows(facts: Facts) -> list[list[str]]:
-    """Scores on the user's rows, under SCORE_HEADINGS; a dash where there is nothing to compare."""
+def score_table_rows(facts: Facts) -> list[list[str]]:
+    """Scores on the user's rows, under MEASURED_HEADINGS; a dash where nothing is compared."""
     measured = facts.measured
     assert measured is not None
     held = (measured.scores, measured.public_alone, measured.constant)
@@ -253,7 +253,7 @@ def audit_rows(facts: Facts) -> list[list[str]]:
     return [
         [
             audit.mechanism,
-            number(audit.claimed),
+            guarantee_number(audit.claimed),
             f"{audit.lower_bound:.4g}",
             percent(audit.confidence),
             audit.relation,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import unicodedata
@@ -18,8 +17,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from halfmask.data.cells import level_text, moment
-from halfmask.dictionary import read_dictionary
+from halfmask.data.cells import level_text
+from halfmask.dictionary import bound, read_dictionary, separated
 from halfmask.errors import InputError, SchemaError, suggest
 from halfmask.schema import (
     Column,
@@ -46,7 +45,6 @@ HELP = (
 )
 _RANGE = re.compile(r"(\S+?)\s*(?:\.\.|…|\bto\b)\s*(\S+)")
 _BRACKETS = re.compile(r"\[\s*(\S+?)\s*,\s*(\S+?)\s*\]")
-_SEPARATORS = ("|", ";", ",")
 _MOST_TEXT = 200_000
 _SHOWN_NAME = 60
 
@@ -60,20 +58,20 @@ class Known:
     categories: tuple[Level, ...] | None = None
 
 
-NOTHING = Known()
+UNDECLARED = Known()
 
 
 def read_known(text: str) -> Known:
     """What was typed, or an error that says how to write it."""
     text = text.strip()
     if not text:
-        return NOTHING
+        return UNDECLARED
     if len(text) > _MOST_TEXT:
         raise InputError("That is too long to be bounds or categories.")
     if text.lower() in get_args(Kind):
         return Known(kind=text.lower())  # type: ignore[arg-type]
     match = _RANGE.fullmatch(text) or _BRACKETS.fullmatch(text)
-    ends = None if match is None else (_end(match[1]), _end(match[2]))
+    ends = None if match is None else (bound(match[1]), bound(match[2]))
     if ends is not None and None not in ends:
         low, high = ends
         if isinstance(low, str) != isinstance(high, str):
@@ -81,7 +79,7 @@ def read_known(text: str) -> Known:
         kind: Kind = "date" if isinstance(low, str) else "number"
         return Known(kind=kind, bounds=(low, high))  # type: ignore[arg-type]
     levels = _levels(text)
-    if len(levels) == 1 and _end(levels[0]) is not None:
+    if len(levels) == 1 and bound(levels[0]) is not None:
         raise InputError(f"Expected two ends, such as 0..{levels[0]}, or categories as a | b.")
     if len({level_text(level) for level in levels}) < len(levels):
         raise InputError("A category is listed twice: keep one.")
@@ -96,25 +94,10 @@ def _levels(text: str) -> list[str]:
             listed = None
         if isinstance(listed, list) and listed and all(isinstance(each, str) for each in listed):
             return [each.strip() for each in listed]
-    separator = next((sign for sign in _SEPARATORS if sign in text), None)
-    parts = text.split(separator) if separator else [text]
-    levels = [part.strip() for part in parts if part.strip()]
+    _, levels = separated(text)
     if not levels:
         raise InputError(f"Expected {HELP}.")
     return levels
-
-
-def _end(text: str) -> float | int | str | None:
-    """A number, an ISO date as its text, or None."""
-    if moment(text) is not None:
-        return text
-    try:
-        number = float(text.replace("_", "x"))
-    except ValueError:
-        return None
-    if not math.isfinite(number):
-        return None
-    return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
 def written(known: Known) -> str:
@@ -151,7 +134,7 @@ def _visible(character: str) -> str:
     return character
 
 
-Part = Literal["column", "label", "unit", "out"]
+Purpose = Literal["column", "label", "unit", "out"]
 """What a column is for: to learn from, to predict, to tell persons apart, or left out."""
 
 _MOST_STEPS = 300
@@ -162,11 +145,11 @@ HEAD = """\
 
 
 @dataclass(frozen=True)
-class Entry:
+class ColumnDraft:
     """One column of the file: what it is for, its role, and what was declared about it."""
 
     name: str
-    part: Part = "column"
+    part: Purpose = "column"
     role: Role = "private"
     kind: Kind | None = None
     bounds: tuple[Any, Any] | None = None
@@ -192,9 +175,9 @@ class Entry:
             return "" if self.max_rows is None else str(self.max_rows)
         return written(self.known)
 
-    def declared(self, text: str) -> Entry:
+    def declared(self, text: str) -> ColumnDraft:
         """With what was typed; with the text and what is wrong where it cannot be read."""
-        blank = replace(self, **vars(NOTHING), typed=None, problem=None)
+        blank = replace(self, **vars(UNDECLARED), typed=None, problem=None)
         if self.part == "unit":
             if not text.strip():
                 return replace(blank, max_rows=None)
@@ -207,7 +190,7 @@ class Entry:
         except InputError as error:
             return replace(blank, typed=text, problem=str(error))
 
-    def with_known(self, known: Known) -> Entry:
+    def with_known(self, known: Known) -> ColumnDraft:
         """With kind, bounds and categories as declared."""
         if known == self.known:
             return self
@@ -224,7 +207,7 @@ class Draft:
 
     def __init__(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[ColumnDraft],
         *,
         file: Path,
         schema_file: Path,
@@ -237,8 +220,8 @@ class Draft:
         self.made: dict[str, Any] = {}
         self.settings: dict[str, float] = {"epsilon": 1.0, "delta": 1e-6, "total": 3.0}
         self.notes: list[str] = []
-        self._before: list[tuple[Entry, ...]] = []
-        self._after: list[tuple[Entry, ...]] = []
+        self._before: list[tuple[ColumnDraft, ...]] = []
+        self._after: list[tuple[ColumnDraft, ...]] = []
 
     # --- where it begins
 
@@ -255,7 +238,7 @@ class Draft:
         known, strange = read_declared(dictionaries, names)
         file = schema_file.with_suffix(".draft.json")
         draft = cls(
-            [Entry(name) for name in names],
+            [ColumnDraft(name) for name in names],
             file=file,
             schema_file=schema_file,
             dictionary=known,
@@ -339,7 +322,7 @@ class Draft:
         self,
         places: Iterable[int],
         *,
-        part: Part | None = None,
+        part: Purpose | None = None,
         role: Role | None = None,
         known: str | None = None,
     ) -> int:
@@ -356,7 +339,7 @@ class Draft:
                 entries = _with(entries, place, replace(entries[place], part=part, max_rows=None))
             if role is not None:
                 entry = entries[place]
-                back: Part = "column" if entry.part in ("out", "unit") else entry.part
+                back: Purpose = "column" if entry.part in ("out", "unit") else entry.part
                 entries = _with(entries, place, replace(entry, part=back, role=role))
             if known is not None:
                 entries = _with(entries, place, entries[place].declared(known))
@@ -381,7 +364,9 @@ class Draft:
         """How many steps can be undone, and done again."""
         return {"undo": len(self._before), "redo": len(self._after)}
 
-    def _turn(self, source: list[tuple[Entry, ...]], target: list[tuple[Entry, ...]]) -> bool:
+    def _turn(
+        self, source: list[tuple[ColumnDraft, ...]], target: list[tuple[ColumnDraft, ...]]
+    ) -> bool:
         if not source:
             return False
         target.append(self.entries)
@@ -389,7 +374,7 @@ class Draft:
         self.keep()
         return True
 
-    def _step(self, entries: tuple[Entry, ...]) -> int:
+    def _step(self, entries: tuple[ColumnDraft, ...]) -> int:
         changed = sum(new != old for new, old in zip(entries, self.entries, strict=True))
         if changed:
             self._before = [*self._before[-_MOST_STEPS:], self.entries]
@@ -398,12 +383,12 @@ class Draft:
             self.keep()
         return changed
 
-    def _filled(self, places: Iterable[int], *, over: bool) -> tuple[Entry, ...]:
+    def _filled(self, places: Iterable[int], *, over: bool) -> tuple[ColumnDraft, ...]:
         entries = list(self.entries)
         for place in places:
             entry = entries[place]
             found = self.dictionary.get(entry.name)
-            bare = entry.known == NOTHING and entry.typed is None
+            bare = entry.known == UNDECLARED and entry.typed is None
             if found is not None and entry.part != "unit" and (over or bare):
                 entries[place] = entry.with_known(found)
         return tuple(entries)
@@ -430,7 +415,7 @@ class Draft:
     def problems(self, tables: Mapping[str, Any]) -> list[tuple[str | None, str]]:
         """What is still to be done, with the column it is about."""
         found: list[tuple[str | None, str]] = []
-        parts = {part for part in get_args(Part) if any(e.part == part for e in self.entries)}
+        parts = {part for part in get_args(Purpose) if any(e.part == part for e in self.entries)}
         if "label" not in parts:
             found.append((None, "No column is the label yet: choose what to predict."))
         for entry in self.entries:
@@ -541,39 +526,39 @@ def _known(keys: Mapping[str, Any]) -> Known:
 _KEPT = ("bins", "party", "missing", "public")
 
 
-def _declared(entry: Entry, part: Part, keys: Mapping[str, Any]) -> Entry:
+def _declared(entry: ColumnDraft, part: Purpose, keys: Mapping[str, Any]) -> ColumnDraft:
     """An entry as a schema has it. A role that is none, or no role, is private."""
     role: Role = "public" if keys.get("role") == "public" else "private"
     kept = {key: keys[key] for key in _KEPT if keys.get(key) is not None}
     return replace(entry, part=part, role=role, **vars(_known(keys)), **kept)
 
 
-def _entry(stored: Mapping[str, Any]) -> Entry:
+def _entry(stored: Mapping[str, Any]) -> ColumnDraft:
     """An entry of a stored draft; whatever is not as it should be is left out."""
     made: dict[str, Any] = {
-        field.name: stored[field.name] for field in fields(Entry) if field.name in stored
+        field.name: stored[field.name] for field in fields(ColumnDraft) if field.name in stored
     }
     for key in ("bounds", "categories"):
         if made.get(key) is not None:
             made[key] = tuple(made[key])
-    if made.get("part", "column") not in get_args(Part):
+    if made.get("part", "column") not in get_args(Purpose):
         raise ValueError
     if made.get("role", "private") not in get_args(Role):
         raise ValueError
-    entry = Entry(**made)
+    entry = ColumnDraft(**made)
     entry.text()  # what cannot even be shown is not ours
     return entry
 
 
 def _only(
-    entries: tuple[Entry, ...], place: int, part: Literal["label", "unit"]
-) -> tuple[Entry, ...]:
+    entries: tuple[ColumnDraft, ...], place: int, part: Literal["label", "unit"]
+) -> tuple[ColumnDraft, ...]:
     """One column is the label (the unit); what was it before is a column again."""
     made = []
     for at, entry in enumerate(entries):
         if at == place and entry.part != part:
             # The role stays: a label is as private as the column was.
-            known = entry if part == "label" else replace(entry, **vars(NOTHING))
+            known = entry if part == "label" else replace(entry, **vars(UNDECLARED))
             made.append(
                 replace(known, part=part, bins=None, typed=None, problem=None, max_rows=None)
             )
@@ -584,11 +569,13 @@ def _only(
     return tuple(made)
 
 
-def _with(entries: tuple[Entry, ...], place: int, entry: Entry) -> tuple[Entry, ...]:
+def _with(
+    entries: tuple[ColumnDraft, ...], place: int, entry: ColumnDraft
+) -> tuple[ColumnDraft, ...]:
     return (*entries[:place], entry, *entries[place + 1 :])
 
 
-def _lacking(entry: Entry) -> str | None:
+def _lacking(entry: ColumnDraft) -> str | None:
     """What has to be typed before this column can be used."""
     if entry.part == "unit":
         return None if entry.max_rows else "type the most rows that one person has, such as 5."
@@ -607,7 +594,7 @@ def _lacking(entry: Entry) -> str | None:
     return None
 
 
-def _judged(entry: Entry, tables: Mapping[str, Any]) -> list[str]:
+def _judged(entry: ColumnDraft, tables: Mapping[str, Any]) -> list[str]:
     """What the schema itself says of one declaration."""
     problems: list[str] = []
     one: dict[str, Any] = {"columns": {}}
@@ -622,7 +609,7 @@ def _judged(entry: Entry, tables: Mapping[str, Any]) -> list[str]:
     return [text.split(": ", 1)[0] if len(text) > 400 else text for text in own]
 
 
-def _label_keys(entry: Entry) -> dict[str, Any]:
+def _label_keys(entry: ColumnDraft) -> dict[str, Any]:
     keys: dict[str, Any] = {"name": entry.name, "role": entry.role}
     if entry.categories is not None:
         keys["classes"] = list(entry.categories)
@@ -632,7 +619,7 @@ def _label_keys(entry: Entry) -> dict[str, Any]:
     return _bare({**keys, "party": entry.party, "missing": entry.missing, "public": told})
 
 
-def _column_keys(entry: Entry, guess: Guess) -> dict[str, Any]:
+def _column_keys(entry: ColumnDraft, guess: Guess) -> dict[str, Any]:
     kind = entry.kind
     if kind is None and entry.role == "public":
         kind = guess(entry.name)
@@ -653,7 +640,7 @@ def _bare(keys: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if value is not None}
 
 
-def placeholders(entries: Iterable[Entry]) -> tuple[Label | None, tuple[Column, ...]]:
+def placeholders(entries: Iterable[ColumnDraft]) -> tuple[Label | None, tuple[Column, ...]]:
     """Label and columns as far as they are declared, for what follows from their number and roles.
 
     They are named by their places. What is not declared yet is taken for a number, whose bounds do

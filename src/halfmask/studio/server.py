@@ -68,7 +68,9 @@ class Guard:
             return
         path = self._opened(scope)
         if path is None:
-            await _refused()(scope, receive, _with_headers(send))
+            text = "403: this page needs the address that `halfmask studio` printed.\n"
+            refused = Response(text, status_code=403, media_type="text/plain")
+            await refused(scope, receive, _with_headers(send))
             return
         if path == "" or (path == "/" and scope["path"] == "/" and scope["query_string"]):
             # From the address that was printed to the page, whose links are all relative.
@@ -107,11 +109,6 @@ class Guard:
     def _same(self, given: str | bytes) -> bool:
         data = given.encode("utf-8", "replace") if isinstance(given, str) else given
         return hmac.compare_digest(data, self._token)
-
-
-def _refused() -> Response:
-    text = "403: this page needs the address that `halfmask studio` printed.\n"
-    return Response(text, status_code=403, media_type="text/plain")
 
 
 def _with_headers(send: Send) -> Send:
@@ -261,7 +258,7 @@ def listening(port: int) -> socket.socket:
     return opened
 
 
-def serve(app: Guard, opened: socket.socket) -> None:
+def serve_studio(app: Guard, opened: socket.socket) -> None:
     """Answer until Ctrl-C."""
     import uvicorn
 

@@ -35,7 +35,7 @@ from halfmask.data.reading import FileRows
 from halfmask.effects import Effect
 from halfmask.errors import DataError, HalfmaskError, InputError
 from halfmask.schema import Column, Kind, Label, Role, Unit
-from halfmask.studio.draft import HELP, Draft, Part, full_text, placeholders, shown_name
+from halfmask.studio.draft import HELP, Draft, Purpose, full_text, placeholders, shown_name
 from halfmask.studio.price import ledger_facts, price
 
 # --- A small picture of a public column: counts by level, or by equal parts of its range.
@@ -46,7 +46,7 @@ _BARS = 24
 _LEVELS = 8
 
 
-def picture(rows: FileRows, name: str, kind: str) -> dict[str, Any]:
+def column_picture(rows: FileRows, name: str, kind: str) -> dict[str, Any]:
     """Bars with a text each, their counts, and how many cells are missing."""
     table = rows.columns([name])
     if kind in ("number", "date"):
@@ -302,7 +302,7 @@ class Workshop:
     def __init__(self, files: Files, rows: FileRows, *, label: str | None = None) -> None:
         self.files, self.rows = files, rows
         self.draft = Draft.open(
-            rows.column_names,
+            [name for name in rows.column_names if name],  # what has no name is left out
             schema_file=files.schema,
             dictionaries=files.dictionaries,
             label=label,
@@ -360,7 +360,7 @@ class Workshop:
         if not isinstance(ids, list) or not all(type(each) is int for each in ids):
             raise InputError("Expected ids, a list of columns.")
         part, role, known = asked.get("part"), asked.get("role"), asked.get("known")
-        if part not in (None, *get_args(Part)) or role not in (None, *get_args(Role)):
+        if part not in (None, *get_args(Purpose)) or role not in (None, *get_args(Role)):
             raise InputError("Expected a part or a role that exists.")
         if known is not None and not isinstance(known, str):
             raise InputError("Expected what is known as a text.")
@@ -431,7 +431,7 @@ class Workshop:
             entry = self.draft.entries[place]
             if not self._public(entry.name):
                 return None
-            return picture(self.rows, entry.name, entry.kind or self._guess(entry.name))
+            return column_picture(self.rows, entry.name, entry.kind or self._guess(entry.name))
 
     def _look(self, rows: FileRows, part: Column | Label) -> Looked:
         """At public columns alone, each declaration once."""
@@ -596,6 +596,7 @@ class Workshop:
             "columns": [
                 {**column, "name": shown_name(column["name"])} for column in found["columns"]
             ],
+            "constant": found.get("constant"),
             "covered": found["covered"],
             "effects": [_effect(each) for each in found["effects"][:_MOST_PROBLEMS]],
             "attacker": found["attacker"],

@@ -32,18 +32,25 @@ from halfmask.progress import tell
 from halfmask.storage import write_durably
 from halfmask.types import Vector
 from halfmask.vertical.block import Ball, Box, Constraint, Regulariser, row_parts
-from halfmask.vertical.channel import Channel, Message, checked_numbers, numbers, whole, word
-from halfmask.vertical.channel import number as one_number
+from halfmask.vertical.channel import (
+    Channel,
+    Message,
+    checked_numbers,
+    number_array,
+    one_number,
+    whole,
+    word,
+)
 from halfmask.vertical.store import packed, unpacked
 
-LossName = Literal["logistic", "squared", "hinge", "smoothed-hinge"]
-LOSSES: tuple[LossName, ...] = get_args(LossName)
+AdmmLossName = Literal["logistic", "squared", "hinge", "smoothed-hinge"]
+ADMM_LOSSES: tuple[AdmmLossName, ...] = get_args(AdmmLossName)
 
 _NEWTON_STEPS = 100
 _TOLERANCE = 1e-13
 
 
-class Loss(ABC):
+class ProximalLoss(ABC):
     """A convex loss of one score per row; the targets are -1 and +1, or numbers for `squared`.
 
     `linear_in_target`: an unbiased estimate of the target gives an unbiased loss, so that labels
@@ -65,7 +72,7 @@ class Loss(ABC):
         """argmin over z of value(z) + c/2 (z - points)², row by row."""
 
 
-class Logistic(Loss):
+class ProximalLogistic(ProximalLoss):
     """log(1 + e^z) - z (1 + target)/2: log loss for targets -1 and +1, linear in any other."""
 
     linear_in_target = True
@@ -110,7 +117,7 @@ class Logistic(Loss):
         return z
 
 
-class Squared(Loss):
+class ProximalSquared(ProximalLoss):
     """(z - target)²/2."""
 
     linear_in_target = True
@@ -125,7 +132,7 @@ class Squared(Loss):
         return (targets + c * points) / (1 + c)
 
 
-class Hinge(Loss):
+class ProximalHinge(ProximalLoss):
     """max(0, 1 - target·z)."""
 
     linear_in_target = False
@@ -143,7 +150,7 @@ class Hinge(Loss):
         return targets * np.maximum(margin, np.minimum(margin + 1 / c, 1.0))
 
 
-class SmoothedHinge(Loss):
+class ProximalSmoothedHinge(ProximalLoss):
     """The hinge with its kink replaced by a parabola of width `width` below 1."""
 
     width = 0.5
@@ -164,18 +171,18 @@ class SmoothedHinge(Loss):
         return targets * np.where(margin >= 1, margin, moved)
 
 
-_LOSSES: dict[str, Loss] = {
-    "logistic": Logistic(),
-    "squared": Squared(),
-    "hinge": Hinge(),
-    "smoothed-hinge": SmoothedHinge(),
+_LOSSES: dict[str, ProximalLoss] = {
+    "logistic": ProximalLogistic(),
+    "squared": ProximalSquared(),
+    "hinge": ProximalHinge(),
+    "smoothed-hinge": ProximalSmoothedHinge(),
 }
 
 
-def loss_named(name: str) -> Loss:
+def admm_loss(name: str) -> ProximalLoss:
     """The loss of that name, or an error that lists them."""
     if name not in _LOSSES:
-        raise InputError(f"Unknown loss {name!r}: expected one of {', '.join(LOSSES)}.")
+        raise InputError(f"Unknown loss {name!r}: expected one of {', '.join(ADMM_LOSSES)}.")
     return _LOSSES[name]
 
 
@@ -187,7 +194,7 @@ def check_loss(
         raise InputError(
             f"The label is a number, and the loss {name} is for two classes: set loss=squared."
         )
-    if hidden and not loss_named(name).linear_in_target:
+    if hidden and not admm_loss(name).linear_in_target:
         raise InputError(f"Labels can be hidden for logistic and squared loss, not {name}.")
 
 
@@ -218,7 +225,7 @@ class AdmmConfig:
 
     method: ClassVar[str] = "admm"
 
-    loss: LossName = "logistic"
+    loss: AdmmLossName = "logistic"
     regulariser: Regulariser = "l2"
     strength: float | None = None
     constraint: ConstraintName = "none"
@@ -233,7 +240,7 @@ class AdmmConfig:
     target_bound: float = 4.0
 
     def __post_init__(self) -> None:
-        loss_named(self.loss)
+        admm_loss(self.loss)
         check_one_of(self, update=UPDATES, noise=SHARE_NOISES)
         if self.chosen_rounds < 1:
             raise InputError(f"Expected rounds >= 1, got {self.rounds}.")
@@ -292,7 +299,7 @@ class AdmmState:
     converged: bool = False
 
 
-Watch = Callable[[int], Mapping[str, float]]
+RoundWatch = Callable[[int], Mapping[str, float]]
 
 
 def start_state(parties: tuple[str, ...], rows: int, rho: float) -> AdmmState:
@@ -343,12 +350,12 @@ def load_state(path: Path, parties: tuple[str, ...], rows: int | None = None) ->
 def _state(head: Mapping[str, Any], arrays: Mapping[str, Vector]) -> AdmmState:
     """What `save_state` stored, checked: every vector has a number for each row."""
     shares = {k.removeprefix("share/"): v for k, v in arrays.items() if k.startswith("share/")}
-    vectors = {name: numbers(arrays[name], (None,), name) for name in ("z", "dual")}
+    vectors = {name: number_array(arrays[name], (None,), name) for name in ("z", "dual")}
     rows = len(vectors["z"])
     return AdmmState(
         z=vectors["z"],
-        dual=numbers(vectors["dual"], (rows,), "dual"),
-        shares={name: numbers(share, (rows,), name) for name, share in shares.items()},
+        dual=number_array(vectors["dual"], (rows,), "dual"),
+        shares={name: number_array(share, (rows,), name) for name, share in shares.items()},
         rho=one_number(head["rho"], "rho"),
         run=word(head["run"], "run"),
         history=[_round(place, record) for place, record in enumerate(head["history"], start=1)],
@@ -367,7 +374,7 @@ def run_admm(
     config: AdmmConfig,
     *,
     state: AdmmState | None = None,
-    watch: Watch | None = None,
+    watch: RoundWatch | None = None,
     keep: Callable[[AdmmState], None] | None = None,
 ) -> AdmmState:
     """Run the rounds that remain after `state`, or all of them.
@@ -386,7 +393,7 @@ def run_admm(
     for number in range(len(state.history) + 1, config.chosen_rounds + 1):
         tell("rounds with all parties", number / config.chosen_rounds)
         # z and dual from the last shares, then new shares from every party.
-        z, dual, residual = _centre(loss_named(config.loss), targets, state, state.rho / divisor)
+        z, dual, residual = _centre(admm_loss(config.loss), targets, state, state.rho / divisor)
         request = Message(
             kind="admm-share",
             run=state.run,
@@ -421,7 +428,7 @@ def run_admm(
 
 
 def _centre(
-    loss: Loss, targets: Vector, state: AdmmState, penalty: float
+    loss: ProximalLoss, targets: Vector, state: AdmmState, penalty: float
 ) -> tuple[Vector, Vector, Vector]:
     """z, the dual and Σ shares - z from the shares of the last round."""
     z, dual, residual = (np.empty(len(targets)) for _ in range(3))

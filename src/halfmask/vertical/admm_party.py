@@ -21,7 +21,7 @@ from halfmask.mechanisms.release import GaussianSeries, Releaser, Sensitivity
 from halfmask.types import Vector
 from halfmask.vertical.admm import PRIVATE_NOISES, SHARE_NOISES, AdmmConfig, ShareNoiseName
 from halfmask.vertical.block import Ball, Block, Constraint, Regulariser, bounded_rows, row_parts
-from halfmask.vertical.channel import MOST, Message, RefusedError, number, numbers, whole
+from halfmask.vertical.channel import MOST, Message, RefusedError, number_array, one_number, whole
 from halfmask.vertical.files import PartyColumns
 from halfmask.vertical.party import Party, calibrated_ratio
 
@@ -180,9 +180,9 @@ def share_target(
     docs/proofs/strangers.md.
     """
     rows = len(released)
-    residual = numbers(residual, (rows,), "residual")
-    dual = numbers(dual, (rows,), "dual")
-    penalty = number(rho, "rho")
+    residual = number_array(residual, (rows,), "residual")
+    dual = number_array(dual, (rows,), "dual")
+    penalty = one_number(rho, "rho")
     parts = whole(divisor, "divisor", least=1, most=_MOST_PARTIES)
     kappa = strength / penalty
     if not kappa <= MOST:
@@ -197,7 +197,7 @@ def share_target(
     target = np.empty(rows)
     for part in row_parts(rows):
         target[part] = released[part] - residual[part] / parts - dual[part] / penalty
-    target = numbers(target, (rows,), "the target that residual, dual and rho make")
+    target = number_array(target, (rows,), "the target that residual, dual and rho make")
     if noise.kind == "row":
         target = np.clip(target, -noise.target_bound, noise.target_bound)
     return target, kappa
@@ -265,7 +265,7 @@ class AdmmParty(Party):
             noise_std=math.sqrt(self.noise.rounds) / self.noise.ratio,
             count=self.noise.rounds,
             what=f"ADMM shares of {self.name} ({self.noise.kind} noise)",
-            left=self._paid_rounds,
+            remaining=self._paid_rounds,
         )
 
     @property

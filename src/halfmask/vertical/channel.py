@@ -32,7 +32,7 @@ class RefusedError(InputError):
     """A message that is not as the protocol says, as anyone can tell from the message alone."""
 
 
-def numbers(
+def number_array(
     value: object, shape: tuple[int | None, ...], what: str, *, most: float = MOST
 ) -> Vector:
     """An array of `shape` (None: any length), finite, of at most `most`; tiny ones become zero."""
@@ -66,7 +66,7 @@ def _array(value: object, what: str) -> npt.NDArray[Any]:
         raise RefusedError(f"{what} is not an array.") from None
 
 
-def number(value: object, what: str, *, least: float = LEAST, most: float = MOST) -> float:
+def one_number(value: object, what: str, *, least: float = LEAST, most: float = MOST) -> float:
     """One number from `least` to `most`; truth values and text are none."""
     plain = isinstance(value, kinds.Real) and not isinstance(value, bool | np.bool_)
     if not plain or not (least <= value <= most):  # type: ignore[operator]
@@ -77,7 +77,7 @@ def number(value: object, what: str, *, least: float = LEAST, most: float = MOST
 
 def whole(value: object, what: str, *, least: int, most: int) -> int:
     """One whole number from `least` to `most`."""
-    found = number(value, what, least=least, most=most)
+    found = one_number(value, what, least=least, most=most)
     if found != math.floor(found):
         raise RefusedError(f"{what} must be a whole number.")
     return int(found)
@@ -217,14 +217,11 @@ def _checked_reply(party: str, request: Message, reply: Message, shapes: Shapes)
                 f"expected {shape}: its rows are not those of the other parties."
             )
         try:
-            arrays[name] = numbers(array, shape, name)
+            arrays[name] = number_array(array, shape, name)
         except RefusedError:
+            size = " x ".join(map(str, shape))
             raise PartyError(
                 f"Party {party!r} sent {name!r} that is not finite, beyond {MOST:g} or not made of "
-                f"{_shown(shape)} numbers, in round {request.round}."
+                f"{size} numbers, in round {request.round}."
             ) from None
     return replace(reply, arrays=arrays)
-
-
-def _shown(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))

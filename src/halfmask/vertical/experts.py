@@ -29,8 +29,8 @@ from halfmask.vertical.channel import (
     PartyError,
     RefusedError,
     checked_replies,
-    number,
-    numbers,
+    number_array,
+    one_number,
 )
 from halfmask.vertical.files import PartyColumns
 from halfmask.vertical.party import Coordinator, HiddenLabels, Party, calibrated_ratio
@@ -302,7 +302,7 @@ def requested_excess(request: Message) -> float:
     says, so a wrong number costs accuracy, never privacy.
     """
     try:
-        return number(
+        return one_number(
             request.values.get("target_excess", 0.0), "target_excess", least=0.0, most=MOST_EXCESS
         )
     except RefusedError:
@@ -339,7 +339,6 @@ class ExpertParty(Party):
         ratio: float,
         releaser: Releaser,
         config: ExpertsConfig | None = None,
-        release_model: bool = True,
         aggregate_share: float = 0.0,
     ) -> None:
         if not 0 <= aggregate_share < 1:
@@ -360,7 +359,6 @@ class ExpertParty(Party):
         self.coefficients: Vector | None = None
         self._releaser = releaser
         releaser.rows = int(matrix.shape[0])
-        self._release_model = release_model
 
     @property
     def costs(self) -> ExpertCosts:
@@ -396,7 +394,7 @@ class ExpertParty(Party):
             config=self.config,
             what=f"expert of {self.name}",
         )
-        arrays = {"coefficients": self.coefficients} if self._release_model else {}
+        arrays = {"coefficients": self.coefficients}
         if series is not None:
             excess = self.known.target_excess
             clipped = np.clip(targets, -excess, 1 + excess)
@@ -407,14 +405,14 @@ class ExpertParty(Party):
         """The labels of a request to train; refused before anything is charged for them."""
         if self.coefficients is not None:
             raise InputError(f"Party {self.name!r} has trained already: its budget was for once.")
-        targets = numbers(request.arrays.get("targets"), (self.rows,), "targets")
+        targets = number_array(request.arrays.get("targets"), (self.rows,), "targets")
         if requested_excess(request) > self.known.target_excess:
             raise InputError(
                 f"Party {self.name!r} was opened for labels nearer to 0 and 1: hidden ones of this "
                 "epsilon would be cut off."
             )
         if _paid_by(self.name) in request.values:
-            paid = number(request.values[_paid_by(self.name)], _LABEL, most=_MOST_RATIO)
+            paid = one_number(request.values[_paid_by(self.name)], _LABEL, most=_MOST_RATIO)
             if self.costs.label > paid:
                 raise InputError(
                     f"Party {self.name!r} would spend more of each label than it said before: its "
@@ -479,23 +477,8 @@ class LabelTerms:
     ratios: Mapping[str, float] = field(default_factory=dict)
 
 
-def class_prior(
-    labels: Vector, *, private: bool, ratio: float = 0.0, releaser: Releaser | None = None
-) -> float:
-    """The frequency of the second class: exact if labels are public, else one noisy number.
-
-    One replaced label moves the count by 1. Guarantee: docs/proofs/experts.md.
-    """
-    count = float(np.sum(labels))
-    if private:
-        if releaser is None:
-            raise InputError("Private labels need the label holder's ledger for the class prior.")
-        released = releaser.gaussian(
-            np.array([count]), sensitivity=_ONE_LABEL, noise_std=1 / ratio, what="class prior"
-        )
-        count = float(released[0])
-    # Of one row nothing is known by its count: neither class is certain.
-    rows = len(labels)
+def class_prior(count: float, rows: int) -> float:
+    """The frequency of the second class, by its count among all rows; neither class is certain."""
     return min(max(count, 1.0), rows - 1.0) / rows if rows > 1 else 0.5
 
 
@@ -503,8 +486,9 @@ def charge_labels(coordinator: Coordinator, releaser: Releaser, budget: Budget) 
     """Charge all that a run of experts will spend of private labels in clear, then draw the prior.
 
     Each party's model spends every label once more, so the label holder asks what it will cost and
-    charges the sum together with the prior, in one entry, before a label is sent. Simulations and
-    runs between organisations both pay here. Guarantee: docs/proofs/experts.md.
+    charges the sum together with the prior, in one entry, before a label is sent. One replaced
+    label moves the count behind the prior by 1. Simulations and runs between organisations both
+    pay here. Guarantee: docs/proofs/experts.md.
     """
     channel = coordinator.channel
     request = Message(
@@ -513,16 +497,20 @@ def charge_labels(coordinator: Coordinator, releaser: Releaser, budget: Budget) 
     costs: dict[str, GaussianEvent] = {}
     for name, reply in checked_replies(channel, request, channel.exchange(request)).items():
         try:
-            label = number(reply.values.get(_LABEL), _LABEL, most=_MOST_RATIO)
-            withhold = number(reply.values.get(_WITHHOLD), _WITHHOLD, most=_MOST_RATIO)
+            label = one_number(reply.values.get(_LABEL), _LABEL, most=_MOST_RATIO)
+            withhold = one_number(reply.values.get(_WITHHOLD), _WITHHOLD, most=_MOST_RATIO)
         except RefusedError as error:
             raise PartyError(f"Party {name!r} does not say what it costs: {error}") from None
         costs[name] = GaussianEvent(replace=label, withhold=withhold)
     ratio = PRIOR_SHARE * budget.mu
     for name, event in costs.items():
         releaser.open(event, f"labels in the expert of {name}")
+    labels = coordinator.labels
+    count = releaser.gaussian(
+        np.array([labels.sum()]), sensitivity=_ONE_LABEL, noise_std=1 / ratio, what="class prior"
+    )
     return LabelTerms(
-        prior=class_prior(coordinator.labels, private=True, ratio=ratio, releaser=releaser),
+        prior=class_prior(float(count[0]), len(labels)),
         prior_ratio=ratio,
         ratios={name: event.replace for name, event in costs.items()},
     )
@@ -539,7 +527,7 @@ class ExpertsResult:
 def train_experts(
     coordinator: Coordinator,
     *,
-    prior: float | LabelTerms,
+    terms: LabelTerms,
     hidden: HiddenLabels | None = None,
     damping: float = DAMPING,
     aggregate: bool = False,
@@ -552,7 +540,6 @@ def train_experts(
     computed from these; parties that were not opened for it are named.
     """
     channel = coordinator.channel
-    terms = prior if isinstance(prior, LabelTerms) else LabelTerms(prior=prior)
     paid = {_paid_by(name): ratio for name, ratio in terms.ratios.items()}
     targets = coordinator.labels if hidden is None else hidden.targets
     request = Message(
@@ -569,9 +556,9 @@ def train_experts(
     for name, reply in replies.items():
         try:
             if "coefficients" in reply.arrays:
-                models[name] = numbers(reply.arrays["coefficients"], (None,), "coefficients")
+                models[name] = number_array(reply.arrays["coefficients"], (None,), "coefficients")
             if aggregate:
-                found = numbers(reply.arrays["counts"], (2, BINS), "counts", most=_MOST_COUNT)
+                found = number_array(reply.arrays["counts"], (2, BINS), "counts", most=_MOST_COUNT)
                 counts.append(found)
         except RefusedError as error:
             raise PartyError(f"Party {name!r} sent no model that can be used: {error}") from None

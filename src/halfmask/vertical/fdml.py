@@ -27,7 +27,7 @@ from halfmask.errors import InputError, check_positive
 from halfmask.mechanisms.release import PaidRows, Releaser, Sensitivity, batch_of
 from halfmask.progress import tell
 from halfmask.types import Integers, Vector
-from halfmask.vertical.admm import LossName, loss_named
+from halfmask.vertical.admm import AdmmLossName, admm_loss
 from halfmask.vertical.block import bounded_rows
 from halfmask.vertical.channel import (
     MOST,
@@ -35,8 +35,8 @@ from halfmask.vertical.channel import (
     Message,
     checked_numbers,
     checked_replies,
-    number,
-    numbers,
+    number_array,
+    one_number,
 )
 from halfmask.vertical.files import PartyColumns
 from halfmask.vertical.party import Party, calibrated_ratio
@@ -71,7 +71,7 @@ class FdmlConfig:
 
     method: ClassVar[str] = "fdml-sgd"
 
-    loss: LossName = "logistic"
+    loss: AdmmLossName = "logistic"
     strength: float = 1.0
     epochs: int | None = None
     batch: int | None = None
@@ -186,8 +186,8 @@ class FdmlParty(Party):
 
     def _step(self, request: Message) -> Message:
         rows = batch_of(request.arrays.get("rows"), self.rows)
-        slopes = numbers(request.arrays.get("slopes"), rows.shape, "slopes")
-        step_size = number(request.values.get("step_size"), "step_size", most=MOST_STEP)
+        slopes = number_array(request.arrays.get("slopes"), rows.shape, "slopes")
+        step_size = one_number(request.values.get("step_size"), "step_size", most=MOST_STEP)
         if self._paid_steps is not None:
             clipped = np.clip(slopes, -1.0, 1.0)
             gradient = self._paid_steps.release(rows, partial(self._exact_gradient, clipped))
@@ -238,7 +238,7 @@ def run_fdml(
 
     The slopes tell every party the labels, as the dual of ADMM does.
     """
-    loss = loss_named(config.loss)
+    loss = admm_loss(config.loss)
     epochs, batch, first_step = config.schedule
     run, draw = secrets.token_hex(8), np.random.default_rng(config.shuffle_seed)
     history: list[dict[str, float]] = []

@@ -19,7 +19,7 @@ from halfmask.data.products import CodedRows, all_features
 from halfmask.data.reading import FileRows, open_rows
 from halfmask.errors import DataError, InputError, SchemaError
 from halfmask.schema import Schema
-from halfmask.table import Codes, Encoder
+from halfmask.table import CodedFeatures, Encoder
 from halfmask.types import Vector
 from halfmask.vertical.party import check_alignment, id_hashes, row_order
 
@@ -103,7 +103,7 @@ def id_order(rows: FileRows, id_column: str, who: str) -> tuple[np.ndarray, list
 def features(encoder: Encoder, rows: Any, order: np.ndarray | None = None) -> CodedRows:
     """The rows of one party's columns, public ones first; in `order` if given."""
     found = encoder.encode(rows, with_label=False).features
-    assert isinstance(found, Codes)
+    assert isinstance(found, CodedFeatures)
     return all_features(found if order is None else found.kept(order))
 
 
@@ -171,11 +171,11 @@ def read_vertical_table(
 
 
 def read_labels(schema: Schema, file: str | Path, id_column: str) -> tuple[np.ndarray, list[Any]]:
-    """The labels (see `label_codes`) and their ids, in the order of the ids."""
+    """The labels (see `party_label_codes`) and their ids, in the order of the ids."""
     with open_rows(file) as rows:
         order, ids = id_order(rows, id_column, "The label file")
         frame = as_arrow(rows, [schema.label.name])
-    return label_codes(schema, frame)[order], ids
+    return party_label_codes(schema, frame)[order], ids
 
 
 def _check_ids(labelled: Sequence[Any], party: str, own: Sequence[Any]) -> None:
@@ -184,7 +184,7 @@ def _check_ids(labelled: Sequence[Any], party: str, own: Sequence[Any]) -> None:
     check_alignment(found, against=LABELS)
 
 
-def label_codes(schema: Schema, frame: Any) -> np.ndarray:
+def party_label_codes(schema: Schema, frame: Any) -> np.ndarray:
     """The label column as 0 and 1, positions in the declared classes; a foreign one is an error.
 
     A number is its place between the declared bounds, from 0 to 1. An error says neither how many

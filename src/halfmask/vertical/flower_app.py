@@ -277,7 +277,7 @@ def run_method(
             result["label_epsilon"] = gaussian_epsilon(spent, settings.delta)
         trained = train_experts(
             coordinator,
-            prior=terms,
+            terms=terms,
             hidden=hidden,
             damping=config.damping,
             aggregate=config.combine == "aggregate",

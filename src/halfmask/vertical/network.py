@@ -32,7 +32,7 @@ from halfmask.types import Vector
 from halfmask.vertical.admm import AdmmConfig
 from halfmask.vertical.admm_party import open_sharing_party, share_noise
 from halfmask.vertical.block import REGULARISERS
-from halfmask.vertical.channel import MOST, Message, number, numbers, whole, word
+from halfmask.vertical.channel import MOST, Message, number_array, one_number, whole, word
 from halfmask.vertical.experts import (
     ExpertParty,
     ExpertsConfig,
@@ -501,7 +501,7 @@ class LabelHolder:
         if kept.epsilon != epsilon or len(kept.targets) != len(self._labels):
             raise InputError(
                 f"The run in {self._settings.out} hid {len(kept.targets)} labels at epsilon "
-                f"{kept.epsilon:g}: keep both, or choose another folder. Nothing was sent."
+                f"{kept.epsilon}: keep both, or choose another folder. Nothing was sent."
             )
         return kept
 
@@ -527,7 +527,7 @@ class LabelHolder:
             budget = Budget(epsilon=epsilon, delta=self._settings.delta)
             return charge_labels(coordinator, self._releaser(epsilon), budget)
         labels = self._labels if hidden is None else hidden.targets
-        return LabelTerms(prior=class_prior(labels, private=False))
+        return LabelTerms(prior=class_prior(float(labels.sum()), len(labels)))
 
     def _releaser(self, epsilon: float) -> Releaser:
         own = self._settings
@@ -559,18 +559,18 @@ class LabelHolder:
 
 def _hidden(kept: Any) -> HiddenLabels:
     return HiddenLabels(
-        targets=numbers(kept["targets"], (None,), "targets"),
-        excess=number(kept["excess"], "excess", least=0.0),
-        epsilon=number(kept["epsilon"], "epsilon"),
+        targets=number_array(kept["targets"], (None,), "targets"),
+        excess=one_number(kept["excess"], "excess", least=0.0),
+        epsilon=one_number(kept["epsilon"], "epsilon"),
     )
 
 
 def _label_terms(kept: Any) -> LabelTerms:
     return LabelTerms(
-        prior=number(kept["prior"], "prior", least=-MOST),
-        prior_ratio=number(kept["prior_ratio"], "prior_ratio", least=0.0),
+        prior=one_number(kept["prior"], "prior", least=-MOST),
+        prior_ratio=one_number(kept["prior_ratio"], "prior_ratio", least=0.0),
         ratios={
-            word(name, "party"): number(ratio, "ratio", least=0.0)
+            word(name, "party"): one_number(ratio, "ratio", least=0.0)
             for name, ratio in dict(kept["ratios"]).items()
         },
     )

@@ -184,13 +184,8 @@ def hide_labels(labels: Vector, *, epsilon: float, releaser: Releaser) -> Hidden
 
     E[estimate] is the label: with flip probability q the estimate is (flipped - q)/(1 - 2q).
     """
-    if not (math.isfinite(epsilon) and epsilon > 0):
-        raise InputError(f"Expected a label epsilon > 0, got {epsilon}.")
-    values = np.asarray(labels, dtype=np.float64)
-    if not np.isin(values, (0.0, 1.0)).all():
-        raise InputError("Expected labels of two classes as 0 and 1.")
     flipped = releaser.randomised_response(
-        values, epsilon=epsilon, what="labels by randomised response"
+        labels, epsilon=epsilon, what="labels by randomised response"
     )
     flip = 1 / (1 + math.exp(epsilon))
     return HiddenLabels(

@@ -38,7 +38,7 @@ from halfmask.vertical.channel import (
     RefusedError,
     checked_replies,
     hashes,
-    numbers,
+    number_array,
     word,
 )
 from halfmask.vertical.experts import Combination
@@ -440,7 +440,7 @@ def ask_scores(channel: Channel, model: VerticalModel, ids: Sequence[Any]) -> Ve
     scores: dict[str, Vector] = {}
     for name, reply in replies.items():
         try:
-            known = numbers(reply.arrays.get("known"), (len(ids),), "known")
+            known = number_array(reply.arrays.get("known"), (len(ids),), "known")
             unknown = np.flatnonzero(known != 1.0)
             if len(unknown):
                 raise PartyError(
@@ -448,7 +448,7 @@ def ask_scores(channel: Channel, model: VerticalModel, ids: Sequence[Any]) -> Ve
                     f"first in row {unknown[0] + 1} of the id file: take them out, or ask the "
                     "party."
                 )
-            scores[name] = numbers(reply.arrays.get("scores"), (len(ids),), "scores")
+            scores[name] = number_array(reply.arrays.get("scores"), (len(ids),), "scores")
         except RefusedError as error:
             raise PartyError(f"Party {name!r} did not send scores: {error}") from None
     return model.score(scores)

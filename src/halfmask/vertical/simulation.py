@@ -22,7 +22,7 @@ from halfmask.accounting.ledger import BudgetLedger, MemoryLedger
 from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import Releaser
 from halfmask.types import Vector
-from halfmask.vertical.admm import AdmmConfig, LossName, check_loss, loss_named, run_admm
+from halfmask.vertical.admm import AdmmConfig, AdmmLossName, admm_loss, check_loss, run_admm
 from halfmask.vertical.admm_party import AdmmParty, column_sensitivity, open_sharing_party
 from halfmask.vertical.channel import LocalChannel
 from halfmask.vertical.experts import (
@@ -156,9 +156,9 @@ def simulate_experts(
         terms = charge_labels(coordinator, releaser, budget)
     else:
         labels = table.labels if hidden is None else hidden.targets
-        terms = LabelTerms(prior=class_prior(labels, private=False))
+        terms = LabelTerms(prior=class_prior(float(labels.sum()), len(labels)))
     result = train_experts(
-        coordinator, prior=terms, hidden=hidden, damping=config.damping, aggregate=aggregate
+        coordinator, terms=terms, hidden=hidden, damping=config.damping, aggregate=aggregate
     )
     found = [parties[part.name] for part in table.columns]
     scores = result.combination.score([side.scores(side.matrix) for side in found])
@@ -305,7 +305,7 @@ def _person(budget: Budget, parties: int) -> float:
 
 
 def _watched(
-    table: VerticalTable, parties: Sequence[AdmmParty | FdmlParty], loss: LossName, number: int
+    table: VerticalTable, parties: Sequence[AdmmParty | FdmlParty], loss: AdmmLossName, number: int
 ) -> dict[str, float]:
     """Losses and the objective after a round, from exact coefficients."""
     scores = np.sum([side.training_scores() for side in parties], axis=0)
@@ -313,15 +313,15 @@ def _watched(
     if table.test_labels is not None:
         each = [part.test @ side.x for part, side in zip(table.columns, parties, strict=True)]
         tested = np.sum(each, axis=0)
-    fit = float(loss_named(loss).value(scores, 2 * table.labels - 1).sum())
+    fit = float(admm_loss(loss).value(scores, 2 * table.labels - 1).sum())
     penalty = sum(side.penalty() for side in parties)
     return {**_losses(table, scores, tested, loss), "objective": fit + penalty}
 
 
 def _losses(
-    table: VerticalTable, scores: Vector, tested: Vector | None, name: LossName
+    table: VerticalTable, scores: Vector, tested: Vector | None, name: AdmmLossName
 ) -> dict[str, float]:
-    loss = loss_named(name)
+    loss = admm_loss(name)
     values = {"train_loss": float(loss.value(scores, 2 * table.labels - 1).mean())}
     if tested is not None and table.test_labels is not None:
         values["test_loss"] = float(loss.value(tested, 2 * table.test_labels - 1).mean())

@@ -78,7 +78,8 @@ function card(found) {
     element("p", { text: `Epsilon ${found.epsilon ?? "none: seeded"} at delta ${found.delta}, relation ${found.relation}.` }),
     element("p", { text: `${roles("private")} private and ${roles("public")} public columns, label included. Method ${found.method}.` }),
     scores.length ? table(`Scores of ${found.name}, covered by the guarantee`, ["Score", "Value", "Bar"], scores)
-      : element("p", { class: "quiet", text: "This training released no score of its own." }),
+      : element("p", { class: "quiet", text: found.constant ?? "This training released no score of its own." }),
+    covered?.compared ? element("p", { text: covered.compared }) : "",
     element("p", { class: "quiet", text: `In ${found.files.model}` }));
 }
 
