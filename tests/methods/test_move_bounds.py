@@ -12,7 +12,7 @@ from halfmask.errors import InputError
 from halfmask.losses import Logistic, Softmax, Squared, clip_slopes
 from halfmask.mechanisms.release import Sensitivity
 from halfmask.methods import gd
-from halfmask.methods.additive_classes import class_moves, comparison_class_moves
+from halfmask.methods.additive_classes import class_moves
 from halfmask.methods.additive_descent import public_label_moves, slope_bounds, slope_moves
 from halfmask.methods.gd import (
     BlockMoves,
@@ -23,7 +23,7 @@ from halfmask.methods.gd import (
     whole_gradient,
 )
 from halfmask.methods.label_span import label_sensitivity
-from halfmask.methods.moments import RowBounds, check_rows
+from halfmask.methods.moments import RowBounds, check_row_norms
 from halfmask.methods.smooth_codes import LevelFeatures
 
 PLAIN = DescentBounds(public=3.0, private=4.0, non_negative=False)
@@ -204,17 +204,6 @@ def test_the_diameter_of_levels_is_the_largest_distance_and_a_hair():
     assert empty.diameter == 0.0
 
 
-@pytest.mark.parametrize("classes", [2, 4])
-def test_sums_of_a_comparison_of_classes_are_released_in_units_of_their_moves(classes):
-    shares = np.array([0.15, 0.75, 0.10])
-    units, (replaced, withheld) = comparison_class_moves(classes, 0.5, 3.0)
-    apart, alone = class_moves(classes, 1.0, 0.0, label_private=True)
-    longest = math.sqrt(classes / (classes + 1))
-    assert units * np.sqrt(shares) == pytest.approx([apart, 2 * longest * 0.5, 0.5 * 0.5 * 3.0])
-    assert replaced == 1.0
-    assert withheld**2 == pytest.approx(shares @ np.array([alone / apart, 0.5, 1.0]) ** 2)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [{"public": -0.1}, {"public": math.inf}, {"private": -0.1}, {"private": math.nan}, {"rows": 0}],
@@ -228,14 +217,14 @@ def test_bounds_of_rows_that_are_none_are_refused(wrong):
 def test_public_rows_beyond_their_bound_and_weights_beyond_one_are_refused():
     bounds = RowBounds(public=1.0, private=1.0, label="signed")
     rows = np.array([[0.6, 0.8], [0.3, 0.4]])
-    check_rows(rows, np.array([1.0, 0.0]), bounds)
-    check_rows(2 * rows, np.array([0.5, 1.0]), bounds)
-    check_rows(np.zeros((0, 2)), np.zeros(0), bounds)
+    check_row_norms(rows, np.array([1.0, 0.0]), bounds)
+    check_row_norms(2 * rows, np.array([0.5, 1.0]), bounds)
+    check_row_norms(np.zeros((0, 2)), np.zeros(0), bounds)
     with pytest.raises(InputError, match="longer"):
-        check_rows(2 * rows, np.array([0.6, 1.0]), bounds)
+        check_row_norms(2 * rows, np.array([0.6, 1.0]), bounds)
     for weights in ([1.1, 0.0], [-0.1, 0.0], [math.nan, 0.0]):
         with pytest.raises(InputError, match="weights"):
-            check_rows(rows, np.array(weights), bounds)
+            check_row_norms(rows, np.array(weights), bounds)
 
 
 def test_rows_of_a_unit_are_weighed_down_and_rows_without_units_are_left_alone():
