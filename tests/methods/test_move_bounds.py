@@ -12,7 +12,7 @@ from halfmask.errors import InputError
 from halfmask.losses import Logistic, Softmax, Squared, clip_slopes
 from halfmask.mechanisms.release import Sensitivity
 from halfmask.methods import gd
-from halfmask.methods.additive_classes import class_moves, comparison_class_moves
+from halfmask.methods.additive_classes import class_moves
 from halfmask.methods.additive_descent import public_label_moves, slope_bounds, slope_moves
 from halfmask.methods.gd import (
     BlockMoves,
@@ -202,17 +202,6 @@ def test_the_diameter_of_levels_is_the_largest_distance_and_a_hair():
         groups=np.zeros(2, dtype=int), vectors=np.zeros((1, 0)), share=np.ones(1), size=np.ones(0)
     )
     assert empty.diameter == 0.0
-
-
-@pytest.mark.parametrize("classes", [2, 4])
-def test_sums_of_a_comparison_of_classes_are_released_in_units_of_their_moves(classes):
-    shares = np.array([0.15, 0.75, 0.10])
-    units, (replaced, withheld) = comparison_class_moves(classes, 0.5, 3.0)
-    apart, alone = class_moves(classes, 1.0, 0.0, label_private=True)
-    longest = math.sqrt(classes / (classes + 1))
-    assert units * np.sqrt(shares) == pytest.approx([apart, 2 * longest * 0.5, 0.5 * 0.5 * 3.0])
-    assert replaced == 1.0
-    assert withheld**2 == pytest.approx(shares @ np.array([alone / apart, 0.5, 1.0]) ** 2)
 
 
 @pytest.mark.parametrize(
