@@ -13,7 +13,7 @@ import pytest
 from halfmask.accounting.budget import Budget
 from halfmask.mechanisms.noise import noise_source
 from halfmask.model import Model
-from halfmask.model_folder import packed, plain, unpacked
+from halfmask.model_folder import packed, unpacked, without_objects
 from halfmask.schema import Schema
 from halfmask.table import Encoder
 from halfmask.training import train
@@ -63,4 +63,4 @@ def test_no_array_of_objects_is_stored_and_no_other_array_than_was_given(tmp_pat
     with np.load(tmp_path / "model.npz") as stored:
         assert "allow_pickle" not in stored
     with pytest.raises(TypeError, match="objects"):
-        plain({"objects": np.array([{}], dtype=object)})
+        without_objects({"objects": np.array([{}], dtype=object)})

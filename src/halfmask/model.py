@@ -19,7 +19,7 @@ from scipy.special import expit, softmax
 from halfmask.data.products import feature_rows, rows_times
 from halfmask.errors import DataError, InputError
 from halfmask.methods.fitted import LinearFit
-from halfmask.model_folder import damaged, field, plain, read_arrays, read_json, rebuilt
+from halfmask.model_folder import damaged, field, read_arrays, read_json, rebuilt, without_objects
 from halfmask.settings import options_from_json, options_to_json
 from halfmask.statement import Statement
 from halfmask.storage import json_text, replacing, write_text
@@ -121,7 +121,7 @@ class Model(ABC):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / "model.npz") as path, path.open("wb") as file:
-            np.savez_compressed(file, **plain(self.arrays()))
+            np.savez_compressed(file, **without_objects(self.arrays()))
         description = {
             "format": FORMAT,
             "kind": self.kind,

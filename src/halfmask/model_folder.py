@@ -107,11 +107,11 @@ def arrays_of(file: IO[bytes], size: int, name: str) -> dict[str, NDArray[Any]]:
 def packed(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """An npz archive of arrays, with plain facts as JSON in `head`."""
     buffer = io.BytesIO()
-    np.savez(buffer, head=np.array(json.dumps(head)), **plain(arrays))
+    np.savez(buffer, head=np.array(json.dumps(head)), **without_objects(arrays))
     return buffer.getvalue()
 
 
-def plain(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+def without_objects(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """`arrays`, none of which numpy would pickle: an older one cannot be told so by `savez`."""
     for name, array in arrays.items():
         if np.asarray(array).dtype.hasobject:

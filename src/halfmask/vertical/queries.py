@@ -26,7 +26,7 @@ from halfmask.accounting.ledger import locked, resolved
 from halfmask.data.frames import check_columns
 from halfmask.errors import DataError, InputError
 from halfmask.model import class_array
-from halfmask.model_folder import damaged, opened, plain, read_arrays, read_json, rebuilt
+from halfmask.model_folder import damaged, opened, read_arrays, read_json, rebuilt, without_objects
 from halfmask.schema import Schema
 from halfmask.storage import write_durably
 from halfmask.table import Encoder, read_frame
@@ -81,7 +81,7 @@ class Part:
         """part.npz, then part.json, each as a whole."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         buffer = io.BytesIO()
-        np.savez(buffer, **plain({"coefficients": self.coefficients}))
+        np.savez(buffer, **without_objects({"coefficients": self.coefficients}))
         write_durably(folder / "part.npz", buffer.getvalue())
         told = {
             "format": PART,
