@@ -204,7 +204,7 @@ MISTAKES: dict[str, Mistake] = {
         "target / unit - score",
     ),
     "no clip: scores of classes compared": Mistake(
-        "three odd", ClassesRun, "_compared_classes", "z * np.minimum(1.0, short / length)", "z"
+        "three odd", ClassesRun, "_compared_classes", "g * np.minimum(1.0, short / length)", "g"
     ),
     "no clip: a number in public sums": Mistake(
         "number mixed",
