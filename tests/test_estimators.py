@@ -21,35 +21,21 @@ from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, Normalizer,
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
-from halfmask import estimators as all_estimators
 from halfmask.accounting.ledger import Ledger, MemoryLedger
 from halfmask.errors import BudgetExceededError, DataError, InputError
 from halfmask.estimators import SpendsAgainWarning, UncoveredStepWarning
-from halfmask.methods.gd import GdConfig
 from halfmask.schema import Column, Label, Schema
 
 # Noise is seeded and small, and rows keep their length: the checks ask whether an estimator behaves
 # like one, on a few dozen rows; what noise costs is measured elsewhere.
 CHECKED: dict[str, Any] = {"epsilon": 1e6, "delta": 1e-3, "row_norm": 10.0, "unsafe_seed": 0}
 
-CLASSIFIERS = [
-    all_estimators.HalfmaskClassifier,
-    all_estimators.OneShotClassifier,
-    all_estimators.GDClassifier,
-    all_estimators.SGDClassifier,
-    all_estimators.DPSGDClassifier,
+METHODS = ["auto", "one-shot", "gd", "sgd", "dp-sgd"]
+INSTANCES = [HalfmaskClassifier(**CHECKED, method=method) for method in METHODS]
+INSTANCES += [HalfmaskClassifier(**CHECKED, method=m, public="all") for m in ("auto", "label-span")]
+INSTANCES += [
+    HalfmaskRegressor(**CHECKED, method=method, label_bounds=(-300.0, 300.0)) for method in METHODS
 ]
-REGRESSORS = [
-    all_estimators.HalfmaskRegressor,
-    all_estimators.OneShotRegressor,
-    all_estimators.GDRegressor,
-    all_estimators.SGDRegressor,
-    all_estimators.DPSGDRegressor,
-]
-INSTANCES = [kind(**CHECKED) for kind in CLASSIFIERS]
-INSTANCES.append(all_estimators.LabelSpanClassifier(**CHECKED, public="all"))
-INSTANCES.append(all_estimators.HalfmaskClassifier(**CHECKED, public="all"))
-INSTANCES += [kind(**CHECKED, label_bounds=(-300.0, 300.0)) for kind in REGRESSORS]
 
 
 _UNWEIGHTED = (
@@ -66,16 +52,6 @@ def test_scikit_learn_accepts_it(estimator: Any, check: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpendsAgainWarning)
         check(estimator)
-
-
-def test_an_estimator_of_one_method_takes_its_configurations_alone() -> None:
-    rows = np.random.default_rng(0).uniform(-1, 1, (40, 2))
-    label = (rows[:, 0] > 0).astype(int)
-    few = all_estimators.GDClassifier(method=GdConfig(steps=3), unsafe_seed=0).fit(rows, label)
-    assert few.method_ == "gd"
-    assert few.model_.details["steps"] <= 3
-    with pytest.raises(InputError, match="GDClassifier is for 'gd', got method 'sgd'"):
-        all_estimators.GDClassifier(method="sgd").fit(rows, label)
 
 
 def frame(n: int = 300) -> pd.DataFrame:

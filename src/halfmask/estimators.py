@@ -37,7 +37,7 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.mechanisms.release import MakeReleaser, Releaser
 from halfmask.model import Model, class_array
 from halfmask.schema import Column, Schema
-from halfmask.settings import MethodConfig, split_method
+from halfmask.settings import MethodConfig
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table, Task
 from halfmask.training import train
@@ -153,7 +153,6 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
     """What classifiers and regressors share. `__init__` stores, `fit` validates."""
 
     _task: Task
-    _method = "auto"  # of the estimators of one method, that method
 
     def __init__(
         self,
@@ -227,7 +226,7 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         return train(
             table,
             Budget(epsilon=self.epsilon, delta=self.delta, relation=relation),
-            method=self._asked_method(),
+            method=self.method,
             noise=noise_source(self.unsafe_seed),
             encoder=encoder,
             ledger=self.ledger,
@@ -237,18 +236,6 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
             public_model=self.public_model,
             sample_weight=weights,
         )
-
-    def _asked_method(self) -> str | MethodConfig:
-        """As it was given; an estimator of one method takes that method's configurations alone."""
-        if self._method == "auto":
-            return self.method
-        name, _ = split_method(self.method, None)
-        if name not in ("auto", self._method):
-            raise InputError(
-                f"{type(self).__name__} is for {self._method!r}, got method {name!r}: use "
-                "HalfmaskClassifier or HalfmaskRegressor, which take any."
-            )
-        return self._method if name == "auto" else self.method
 
     def _adopt(self, model: Model) -> None:
         self.model_ = model
@@ -591,60 +578,6 @@ class HalfmaskRegressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[mis
         rows, given, weights = self._labelled(X, y, sample_weight)
         scored = super().score
         return without_values(lambda: float(scored(rows, given, weights)), y=given)
-
-
-class OneShotClassifier(HalfmaskClassifier):
-    """Classes by the method `one-shot`."""
-
-    _method = "one-shot"
-
-
-class OneShotRegressor(HalfmaskRegressor):
-    """Numbers by the method `one-shot`."""
-
-    _method = "one-shot"
-
-
-class GDClassifier(HalfmaskClassifier):
-    """Classes by the method `gd`."""
-
-    _method = "gd"
-
-
-class GDRegressor(HalfmaskRegressor):
-    """Numbers by the method `gd`."""
-
-    _method = "gd"
-
-
-class SGDClassifier(HalfmaskClassifier):
-    """Classes by the method `sgd`."""
-
-    _method = "sgd"
-
-
-class SGDRegressor(HalfmaskRegressor):
-    """Numbers by the method `sgd`."""
-
-    _method = "sgd"
-
-
-class DPSGDClassifier(HalfmaskClassifier):
-    """Classes by the baseline `dp-sgd`, everything private."""
-
-    _method = "dp-sgd"
-
-
-class DPSGDRegressor(HalfmaskRegressor):
-    """Numbers by the baseline `dp-sgd`, everything private."""
-
-    _method = "dp-sgd"
-
-
-class LabelSpanClassifier(HalfmaskClassifier):
-    """Classes by the baseline `label-span`: public features, private label."""
-
-    _method = "label-span"
 
 
 _UNCOVERED_STEPS = (

@@ -16,7 +16,6 @@ from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit import record
 from halfmask.errors import InputError
-from halfmask.estimators import GDClassifier
 from halfmask.methods import additive
 from halfmask.schema import Column, Label, Schema, Unit
 
@@ -174,7 +173,7 @@ def test_bad_weights_are_refused_before_anything_is_charged(weights: Any, words:
 
 def test_a_method_that_has_no_weights_says_so() -> None:
     with pytest.raises(InputError, match="'gd' takes no sample_weight"):
-        GDClassifier(schema()).fit(people(100), sample_weight=np.arange(100.0))
+        HalfmaskClassifier(schema(), method="gd").fit(people(100), sample_weight=np.arange(100.0))
 
 
 def test_weights_reach_a_free_model_of_the_users() -> None:
