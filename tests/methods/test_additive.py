@@ -340,6 +340,25 @@ def test_loud_noise_leaves_the_base_rate() -> None:
     assert model.model_.details["base_rate_only"]
 
 
+@pytest.mark.parametrize("label", ["private", "public"])
+def test_scores_that_are_far_too_long_are_shortened_and_not_given_up(
+    label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = AdditiveRun._compared
+
+    def lengthened(run: Any, offset: Any, extra: Any, unit: float, *more: float) -> Any:
+        spread, own, missed = more
+        return compared(run, offset, 4 * extra, unit, 4 * spread, 4 * own, missed)
+
+    schema, people = _schema(ALL, label=label), _people(20_000, 1)
+    model = HalfmaskClassifier(schema, epsilon=4.0, unsafe_seed=3)
+    slope = model.fit(people).model_.details["slope"]["estimate"]
+    monkeypatch.setattr(AdditiveRun, "_compared", lengthened)
+    found = model.fit(people).model_.details["slope"]
+    assert found["estimate"] == pytest.approx(slope / 4, abs=0.07)
+    assert found["used"] > 0.15
+
+
 def test_numbers_are_learnt_and_scaled_back() -> None:
     train, test = _people(20_000, 1, number=True), _people(5_000, 2, number=True)
     for private, label in ((ALL, "private"), (("pay",), "public"), ((), "private")):

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.special import expit, log_expit, logit, ndtri
 
 from halfmask.accounting.events import Relation
@@ -926,7 +927,7 @@ class AdditiveRun:
         own: float,
         missed: float,
     ) -> tuple[float, float]:
-        """Shift and slope of offset + shift + slope · extra: one Newton step from 0 and 1.
+        """Shift and slope of offset + shift + slope · extra: where errors by score vanish.
 
         `spread` is what the standard deviation of `extra` is taken to be, `own` the part of it that
         private columns have, which noisy counts may tell wrongly.
@@ -959,16 +960,30 @@ class AdditiveRun:
         variance = max(believed + heard * told, believed - doubted, 0.02 * believed, 1e-6)
         # Curvatures as released, held against those of a normal score as far as they are noisy.
         known = self._shards.gather(offset) if isinstance(offset, np.ndarray) else offset
-        normal = self._even_n * self._curvatures(known / unit, mean, variance, short)
+        parts_of_offset = np.quantile(known / unit, (np.arange(20) + 0.5) / 20)
+        normal = self._even_n * self._curvatures(parts_of_offset, mean, variance, short)
         size = np.sqrt(normal[0] * np.array([normal[0], normal[0], normal[3], normal[3]]))
         doubt = _NORMAL * size * np.array([1, short, 1, 1])
         doubt[3] = _NORMAL * normal[3]
         bent = normal + doubt**2 / (doubt**2 + noise[4:] ** 2) * (noisy[4:] - normal)
         bent = bent.reshape(2, 2).T
-        # Shift and slope by what is likeliest: a shift is small, a slope may be anything.
-        precise = bent.T / noise[:2] ** 2
-        covariance = np.linalg.inv(precise @ bent + np.diag([1 / self._off**2, 1e-9]))
-        off = covariance @ (precise @ noisy[:2])
+
+        def likeliest(slope: float) -> tuple[Floats, Floats]:
+            """Shift, slope less 1 and their covariance, by errors that bend as on the way there."""
+            way = self._even_n * self._curvatures(parts_of_offset, mean, variance, short, slope)
+            bends = bent + (way - normal).reshape(2, 2).T
+            # A shift is small, a slope may be anything.
+            precise = bends.T / noise[:2] ** 2
+            covariance = np.linalg.inv(precise @ bends + np.diag([1 / self._off**2, 1e-9]))
+            return covariance @ (precise @ noisy[:2]), covariance
+
+        def beyond(slope: float) -> float:
+            return 1 + float(likeliest(slope)[0][1]) - slope
+
+        # Scores far too long hardly bend errors where they stand: one step would go astray.
+        ends = beyond(0.0) <= 0, beyond(_STEEPEST) >= 0
+        at = 0.0 if ends[0] else _STEEPEST if ends[1] else brentq(beyond, 0, _STEEPEST, xtol=1e-6)
+        off, covariance = likeliest(at)
         slope, blur = 1 + float(off[1]), math.sqrt(float(covariance[1, 1]))
         used = believed_slope(slope, blur)
         # The best shift at the slope that is used.
@@ -1012,21 +1027,24 @@ class AdditiveRun:
         return np.array([*errors, bend.sum(), bend @ g, bend @ z, bend @ (g * z)])
 
     def _curvatures(
-        self, offset: Floats | float, mean: float, variance: float, short: float
+        self, offsets: Floats, mean: float, variance: float, short: float, slope: float = 1.0
     ) -> Floats:
         """Means of c·(1, g, z, g·z), c how an error bends with a score offset + z, g = z cut short.
 
-        As if z were normal; offsets are public, or one released number.
+        Or how it bends between offset + z and offset + slope · z. As if z were normal; offsets are
+        public, or one released number.
         """
         nodes = np.linspace(-4, 4, 81)
         parts = np.exp(-0.5 * nodes**2)
         z = mean + math.sqrt(variance) * nodes
         bend = parts / parts.sum()
         if not self._number:
-            known = np.quantile(offset, (np.arange(20) + 0.5) / 20)
-            chance = expit(known[:, None] + z)
+            chance = expit(offsets[:, None] + z)
             weight = bounded_weight(chance, 0.5, 0.5)
-            bend = bend * (chance * (1 - chance) * weight).mean(axis=0)
+            way = np.where(np.abs((1 - slope) * z) < 1e-6, 0.0, (1 - slope) * z)
+            fall = chance - expit(offsets[:, None] + slope * z)
+            steep = np.where(way == 0, chance * (1 - chance), fall / np.where(way == 0, 1.0, way))
+            bend = bend * (steep * weight).mean(axis=0)
         cut = np.clip(z, -short, short)
         found: Floats = np.array([bend.sum(), bend @ cut, bend @ z, bend @ (cut * z)])
         return found
