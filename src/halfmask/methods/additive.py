@@ -982,7 +982,7 @@ class AdditiveRun:
 
         # Scores far too long hardly bend errors where they stand: one step would go astray.
         ends = beyond(0.0) <= 0, beyond(_STEEPEST) >= 0
-        at = 0.0 if ends[0] else _STEEPEST if ends[1] else brentq(beyond, 0, _STEEPEST, xtol=1e-6)
+        at = 0.0 if ends[0] else _STEEPEST if ends[1] else brentq(beyond, 0, _STEEPEST, xtol=1e-13)
         off, covariance = likeliest(at)
         slope, blur = 1 + float(off[1]), math.sqrt(float(covariance[1, 1]))
         used = believed_slope(slope, blur)
