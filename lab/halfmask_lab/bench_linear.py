@@ -20,12 +20,9 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
-from halfmask.accounting.budget import Budget
 from halfmask.datasets import all_private, load_adult
-from halfmask.mechanisms.noise import noise_source
 from halfmask.table import Encoder, Table
-from halfmask.training import train
-from halfmask_lab.results import Progress, accuracy, ratio_row, silent
+from halfmask_lab.results import Progress, accuracy, models, ratio_row, silent
 from halfmask_lab.tables import load_rows
 
 Contenders = dict[str, Callable[[], Callable[[], float]]]
@@ -94,9 +91,7 @@ def _ratios(seconds: dict[str, list[float]], setting: str) -> list[dict[str, Any
 
 
 def _ours(table: Table, test: Table, method: str) -> Callable[[], float]:
-    model = train(
-        table, Budget(epsilon=1.0, delta=1 / table.n**2), method=method, noise=noise_source()
-    )
+    [model] = models(table, 1.0, 1 / table.n**2, draws=1, seed=None, method=method)
     return lambda: accuracy(model, test)
 
 

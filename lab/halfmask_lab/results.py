@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
 
 from halfmask.accounting.budget import Budget
+from halfmask.losses import Loss
 from halfmask.mechanisms.noise import noise_source
 from halfmask.model import Model
+from halfmask.settings import MethodConfig
 from halfmask.table import Table
 from halfmask.training import train
+from halfmask.types import Floats
 
 Progress = Callable[[float, str], None]
 
@@ -53,7 +57,7 @@ def models(
     *,
     draws: int,
     seed: int | None,
-    method: str = "auto",
+    method: str | MethodConfig = "auto",
     **how: Any,
 ) -> list[Model]:
     """A model for each of several draws of the noise, seeded from `seed` on."""
@@ -86,6 +90,33 @@ def private_labels(public: np.ndarray, labels: np.ndarray, *, classes: int) -> T
 def accuracy(model: Model, table: Table) -> float:
     """The share of rows whose likeliest class is right."""
     return float((model.probabilities(table).argmax(axis=1) == table.label).mean())
+
+
+def mean_loss(loss: Loss, rows: Floats, targets: Floats, coef: Floats) -> float:
+    """The mean over all rows at coefficients (outputs x columns): not private."""
+    return float(loss.value(rows @ coef.T, targets).mean())
+
+
+def minimum(loss: Loss, rows: Floats, targets: Floats, ridge: float = 0.0) -> Floats:
+    """The coefficients of least mean loss, without privacy."""
+    shape = (loss.outputs, rows.shape[1])
+
+    def objective(flat: Floats) -> tuple[float, Floats]:
+        coef = flat.reshape(shape)
+        value = mean_loss(loss, rows, targets, coef) + ridge / 2 * flat @ flat
+        slope = loss.slope(rows @ coef.T, targets).T @ rows / len(rows) + ridge * coef
+        return float(value), slope.ravel()
+
+    options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 2000}
+    start = np.zeros(shape).ravel()
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+    coef: Floats = found.x.reshape(shape)
+    return coef
+
+
+def log_slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """The exponent of x in y: the slope of a straight line through the logarithms."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def ratio_row(
