@@ -27,7 +27,7 @@ from halfmask.accounting.events import (
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import Canary, ScoreGame, enough_runs, fit_game
+from halfmask.audit.games import Canary, FitGame, ScoreGame, enough_runs
 from halfmask.audit.mechanisms_vertical import one_share
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource, UnsafeSeededNoise, add_gaussian, noise_source
@@ -193,7 +193,7 @@ def dropped_rows(claim: Budget, *, corrected: bool) -> Game:
         counts = {table.n for table in tables}
         assert len(counts) == 1, "the number of rows depends on a private cell"
         sums = tables[0].private.sum(axis=0), tables[1].private.sum(axis=0)
-        return fit_game(_named("dropped-rows", True), claim, sums, released_sum, runs=_CERTAIN_RUNS)
+        return FitGame(_named("dropped-rows", True), claim, sums, released_sum, runs=_CERTAIN_RUNS)
 
     def run(second: bool) -> float:
         kept = [dose for dose in cells[second] if dose is not None]
