@@ -95,6 +95,11 @@ def _ours(table: Table, test: Table, method: str) -> Callable[[], float]:
     return lambda: accuracy(model, test)
 
 
+def _theirs(model: Any, known: tuple[Any, Any], asked: tuple[Any, Any]) -> Callable[[], float]:
+    model.fit(*known)
+    return lambda: float(model.score(*asked))
+
+
 def _patients(folder: Path) -> Contenders:
     """The default and boosted trees on the first row of each patient, readmitted soon or not."""
     rows = load_rows("diabetes", folder)
@@ -104,38 +109,28 @@ def _patients(folder: Path) -> Contenders:
     def levels(of: Table) -> np.ndarray:
         return np.column_stack([column.codes for column in of.coded]).astype(np.float64)
 
-    X, Z = levels(table), levels(test)
-
-    def boosted() -> Callable[[], float]:
-        model = HistGradientBoostingClassifier().fit(X, table.label)
-        return lambda: float(model.score(Z, test.label))
-
+    known, asked = (levels(table), table.label), (levels(test), test.label)
     return {
-        "scikit-learn HistGradientBoosting": boosted,
+        "scikit-learn HistGradientBoosting": partial(
+            _theirs, HistGradientBoostingClassifier(), known, asked
+        ),
         "additive": lambda: _ours(table, test, "additive"),
     }
 
 
 def _contenders(table: Table, test: Table) -> Contenders:
     """Each fits once and returns how to score the fit, so that scoring is not timed."""
-    X, y = table.private, table.label
-
-    def plain() -> Callable[[], float]:
-        model = LogisticRegression(max_iter=1000).fit(X, y)
-        return lambda: float(model.score(test.private, test.label))
-
+    rows = (table.private, table.label), (test.private, test.label)
     contenders: Contenders = {
-        "scikit-learn LogisticRegression": plain,
+        "scikit-learn LogisticRegression": partial(
+            _theirs, LogisticRegression(max_iter=1000), *rows
+        ),
         **{method: partial(_ours, table, test, method) for method in OURS},
     }
     try:
         from diffprivlib.models import LogisticRegression as PeerRegression
     except Exception:  # it does not import with scikit-learn 1.9; nothing to compare with then
         return contenders
-
-    def peer() -> Callable[[], float]:
-        model = PeerRegression(epsilon=1.0, data_norm=table.private_norm).fit(X, y)
-        return lambda: float(model.score(test.private, test.label))
-
-    contenders["diffprivlib LogisticRegression"] = peer
+    peer = PeerRegression(epsilon=1.0, data_norm=table.private_norm)
+    contenders["diffprivlib LogisticRegression"] = partial(_theirs, peer, *rows)
     return contenders

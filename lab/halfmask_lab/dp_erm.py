@@ -25,11 +25,13 @@ from halfmask.table import Table
 from halfmask.types import Floats
 from halfmask_lab.results import (
     Progress,
+    experiment,
     log_slope,
     mean_loss,
     minimum,
     models,
     result_row,
+    saved,
     silent,
 )
 
@@ -104,17 +106,15 @@ def run(
         for name in SWEEPS
     }
     above = [row for row in results if row["method"] == "lecture" and row["mean"] > row["bound"]]
-    figure = None if out is None else _figure(results, out / "dp-erm.png")
-    return {
-        "name": "dp-erm",
-        "data": "stand-in: rows on a sphere, labels of a logistic model",
-        "seeded": True,
-        "radius": RADIUS,
-        "results": results,
-        "slopes": slopes,
-        "means_above_the_bound": len(above),
-        "figure": figure,
-    }
+    return experiment(
+        "dp-erm",
+        results,
+        figure=saved(out and out / "dp-erm.png", lambda: _figure(results)),
+        data="stand-in: rows on a sphere, labels of a logistic model",
+        radius=RADIUS,
+        slopes=slopes,
+        means_above_the_bound=len(above),
+    )
 
 
 def _point(sweep: str, setting: dict[str, float], seed: int, draws: int) -> list[dict[str, Any]]:
@@ -160,13 +160,11 @@ def _slope(rows: list[dict[str, Any]], of: str) -> float:
     return log_slope([row[axis] for row in rows], [max(row[of], 1e-12) for row in rows])
 
 
-def _figure(results: list[dict[str, Any]], path: Path) -> str | None:
-    """Excess risk along each sweep with the bound; None where matplotlib is not installed."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import NullLocator
-    except ModuleNotFoundError:
-        return None
+def _figure(results: list[dict[str, Any]]) -> Any:
+    """Excess risk along each sweep with the bound."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
+
     figure = Figure(figsize=(10, 3.4), layout="constrained")
     for place, name in enumerate(SWEEPS):
         axes = figure.add_subplot(1, 3, place + 1)
@@ -187,8 +185,7 @@ def _figure(results: list[dict[str, Any]], path: Path) -> str | None:
         if place == 0:
             axes.set_ylabel("excess risk over the best of the ball")
             axes.legend(fontsize=7)
-    figure.savefig(path, dpi=150)
-    return str(path)
+    return figure
 
 
 def for_terminal(result: dict[str, Any]) -> object:

@@ -42,7 +42,7 @@ from halfmask_lab.loaders import (
     load_purchase100,
     make_purchase_like,
 )
-from halfmask_lab.results import Progress, accuracy_figure, models, result_row, silent
+from halfmask_lab.results import Progress, accuracy_figure, experiment, models, result_row, silent
 
 TestPart = Literal["held-out", "test"]
 Settings = dict[str, float | int]
@@ -217,26 +217,25 @@ def run_figure(figure: Figure, out: Path | None, tell: Progress, *, seed: int) -
         result_row(method, "accuracy", values, epsilon, DELTA)
         for (method, epsilon), values in reached.items()
     ]
-    return {
-        "name": figure.name,
-        "data": figure.data,
-        "seeded": True,
-        "setting": figure.setting,
-        "chosen": sorted(chosen),
-        "test_rows": drawn[0].test_rows,
-        "fixed": {baseline.method: baseline.fixed for baseline in figure.baselines},
-        "steps_at_the_papers_noise": steps,
-        "tuned": tuned,
-        "tried": grids,
-        "results": results,
-        "figure": accuracy_figure(
+    return experiment(
+        figure.name,
+        results,
+        figure=accuracy_figure(
             out and out / f"{figure.name}.png",
             results,
             NAMES,
             title=figure.title if figure.data == "real" else f"{figure.title}\n{figure.data}",
             budget=f"replace, delta = {DELTA:g}",
         ),
-    }
+        data=figure.data,
+        setting=figure.setting,
+        chosen=sorted(chosen),
+        test_rows=drawn[0].test_rows,
+        fixed={baseline.method: baseline.fixed for baseline in figure.baselines},
+        steps_at_the_papers_noise=steps,
+        tuned=tuned,
+        tried=grids,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

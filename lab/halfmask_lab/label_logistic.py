@@ -32,11 +32,13 @@ from halfmask.table import Table
 from halfmask.types import Floats
 from halfmask_lab.results import (
     Progress,
+    experiment,
     log_slope,
     mean_loss,
     minimum,
     private_labels,
     result_row,
+    saved,
     silent,
 )
 
@@ -117,16 +119,15 @@ def run(
         }
         for (method, setting), values in measured.items()
     ]
-    result: dict[str, Any] = {
-        "name": "label-logistic",
-        "data": "stand-in: synthetic rows, labels drawn from a softmax model",
-        "seeded": True,
-        "results": [
+    result = experiment(
+        "label-logistic",
+        [
             result_row(method, "train_objective", measured[method, base], epsilon, DELTA)
             for method in methods
         ],
-        "excess": excess_rows,
-        "slopes": {
+        data="stand-in: synthetic rows, labels drawn from a softmax model",
+        excess=excess_rows,
+        slopes={
             method: {
                 axis: log_slope(
                     [getattr(setting, axis) for setting in each],
@@ -138,13 +139,11 @@ def run(
             }
             for method in methods
         },
-        "crossover": crossover(base, excess_rows, epsilon=epsilon, steps=steps),
-        "above_bound": sum(row["mean"] > row["bound"] for row in excess_rows),
-        "figure": None,
-    }
-    if out is not None:
-        result["figure"] = str(_figure(result, series, out / "label-logistic.png"))
-    return result
+        crossover=crossover(base, excess_rows, epsilon=epsilon, steps=steps),
+        above_bound=sum(row["mean"] > row["bound"] for row in excess_rows),
+    )
+    path = out and out / "label-logistic.png"
+    return {**result, "figure": saved(path, lambda: _figure(result, series))}
 
 
 def crossover(
@@ -298,7 +297,7 @@ def _mark(axes: Any, found: dict[str, float | None]) -> None:
             axes.axvline(at, color="grey", linestyle=line, linewidth=1, label=f"{words}: {at:.3g}")
 
 
-def _figure(result: dict[str, Any], series: dict[str, list[Setting]], path: Path) -> Path:
+def _figure(result: dict[str, Any], series: dict[str, list[Setting]]) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
 
@@ -337,5 +336,4 @@ def _figure(result: dict[str, Any], series: dict[str, list[Setting]], path: Path
             axes.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
         panels[0].set_ylabel("excess risk (dotted: bound)")
         figure.suptitle("Private labels: sampled sums fall with d/n², one label at a time does not")
-        figure.savefig(path, dpi=150)
-    return path
+        return figure

@@ -50,6 +50,28 @@ def result_row(
     }
 
 
+def experiment(
+    name: str,
+    results: Sequence[Mapping[str, Any]],
+    *,
+    figure: str | None = None,
+    data: str = "real",
+    seeded: bool = True,
+    **more: Any,
+) -> dict[str, Any]:
+    """What every experiment returns; `data` says of a stand-in what it stands in for."""
+    said = {"name": name, "data": data, "seeded": seeded}
+    return {**said, **more, "results": results, "figure": figure}
+
+
+def saved(path: Path | None, figure: Callable[[], Any]) -> str | None:
+    """Draw and write a figure of matplotlib; None without a path, or where it is not installed."""
+    if path is None or find_spec("matplotlib") is None:
+        return None
+    figure().savefig(path, dpi=150)
+    return str(path)
+
+
 def models(
     table: Table,
     epsilon: float,
@@ -148,29 +170,30 @@ def accuracy_figure(
 
     `level` names the line of the model without privacy, `besides` draws what else there is.
     """
-    if path is None or find_spec("matplotlib") is None:
-        return None
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import NullLocator
 
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.add_subplot()
-    for (method, name), marker in zip(names.items(), "os^Dv", strict=False):
-        own = sorted((r["epsilon"], r["mean"], r["std"]) for r in rows if r["method"] == method)
-        if own:
-            epsilon, mean, std = zip(*own, strict=True)
-            axes.errorbar(epsilon, mean, yerr=std, marker=marker, capsize=3, label=name)
-    for row in rows:
-        if row["method"] == "non-private":
-            axes.axhline(row["mean"], color="black", linestyle=":", label=level)
-    besides(axes)
-    shown = sorted({row["epsilon"] for row in rows if row["epsilon"] is not None})
-    axes.set_xscale("log")
-    axes.set_xticks(shown, [f"{epsilon:g}" for epsilon in shown])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(f"epsilon ({budget})")
-    axes.set_ylabel("test accuracy")
-    axes.set_title(title, fontsize=10)
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
-    return str(path)
+    def drawn() -> Any:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import NullLocator
+
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.add_subplot()
+        for (method, name), marker in zip(names.items(), "os^Dv", strict=False):
+            own = sorted((r["epsilon"], r["mean"], r["std"]) for r in rows if r["method"] == method)
+            if own:
+                epsilon, mean, std = zip(*own, strict=True)
+                axes.errorbar(epsilon, mean, yerr=std, marker=marker, capsize=3, label=name)
+        for row in rows:
+            if row["method"] == "non-private":
+                axes.axhline(row["mean"], color="black", linestyle=":", label=level)
+        besides(axes)
+        shown = sorted({row["epsilon"] for row in rows if row["epsilon"] is not None})
+        axes.set_xscale("log")
+        axes.set_xticks(shown, [f"{epsilon:g}" for epsilon in shown])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel(f"epsilon ({budget})")
+        axes.set_ylabel("test accuracy")
+        axes.set_title(title, fontsize=10)
+        axes.legend(fontsize=8)
+        return figure
+
+    return saved(path, drawn)
