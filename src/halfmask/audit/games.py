@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from halfmask.accounting.accountant import epsilon as account
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import noise_multiplier
-from halfmask.accounting.events import Contribution, Event, Relation
+from halfmask.accounting.events import Contribution, Event, PoissonGaussianEvent, Relation
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit.distinguish import Game
 from halfmask.audit.transcript import Recorder, Release, Replayer, Transcript, log_likelihood_ratio
@@ -201,25 +202,28 @@ def step_game(
     long as the clip norm of 1.
     """
     noise = noise_multiplier(claim, rate=rate, steps=steps, contribution=contribution)
-
-    def fit(value: Floats, releaser: Releaser) -> None:
-        step = PrivateStep(
-            releaser,
-            rows=1,
-            rate=rate,
-            clip_norm=1.0,
-            noise_multiplier=noise,
-            steps=steps,
-            contribution=contribution,
-            what="gradient canaries",
-        )
-        for _ in range(steps):
-            step.release(Canary(value=value))
-
+    event = PoissonGaussianEvent(
+        noise_multiplier=noise, rate=rate, steps=steps, contribution=contribution
+    )
     one = np.array([2.0, 0.0])
     other = -one if contribution == "general" else np.array([0.0, 2.0])
     pair = (np.zeros(2), one) if claim.relation == "withhold" else (other, one)
-    return FitGame(name, claim, pair, fit, runs=runs)
+    return FitGame(name, claim, pair, partial(canary_steps, event), runs=runs)
+
+
+def canary_steps(event: PoissonGaussianEvent, value: Floats, releaser: Releaser) -> list[Floats]:
+    """What `PrivateStep` releases of a canary, in steps that are charged as `event`."""
+    step = PrivateStep(
+        releaser,
+        rows=1,
+        rate=event.rate,
+        clip_norm=1.0,
+        noise_multiplier=event.noise_multiplier,
+        steps=event.steps,
+        contribution=event.contribution,
+        what="gradient canaries",
+    )
+    return [step.release(Canary(value=value)) for _ in range(event.steps)]
 
 
 @dataclass(kw_only=True, eq=False)
