@@ -36,7 +36,6 @@ from halfmask.settings import (
     options_from_json,
     options_to_json,
     read_config,
-    split_method,
 )
 
 METHODS = ("one-shot", "gd", "sgd", "dp-sgd", "label-span", "experts", "admm", "fdml-sgd")
@@ -300,8 +299,3 @@ def test_the_docs_list_every_setting_with_its_default(method: str, recipe: str) 
     lines = [line for line in section.splitlines() if line.startswith("| `")]
     rows = settings_table(kind_of(method, recipe))
     assert lines == [f"| `{name}` | {values} | {default} |" for name, values, default in rows]
-
-
-def test_an_estimator_is_no_configuration_though_it_has_a_method() -> None:
-    with pytest.raises(InputError, match="by name or its configuration, got HalfmaskClassifier"):
-        split_method(HalfmaskClassifier(method="gd"), None)  # type: ignore[arg-type]
