@@ -9,9 +9,9 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import narwhals as nw
 import numpy as np
@@ -149,24 +149,37 @@ class UncoveredStepWarning(UserWarning):
     """A pipeline step before the estimator learns from private rows, outside the guarantee."""
 
 
-@dataclass(eq=False, repr=False)
 class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
-    """What classifiers and regressors share. The constructor stores, `fit` validates."""
+    """What classifiers and regressors share. `__init__` stores, `fit` validates."""
 
-    _task: ClassVar[Task]
+    _task: Task
 
-    schema: Schema | None = None
-    _: KW_ONLY
-    epsilon: float = 1.0
-    delta: float = 1e-6
-    relation: str = "replace"
-    method: str | MethodConfig = "auto"
-    row_norm: float = 1.0
-    public: PublicPart | None = None
-    public_model: BaseEstimator | None = None
-    ledger: str | Path | BudgetLedger | None = None
-    options: Mapping[str, Any] | None = None
-    unsafe_seed: int | None = None
+    def __init__(
+        self,
+        schema: Schema | None = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        relation: str = "replace",
+        method: str | MethodConfig = "auto",
+        row_norm: float = 1.0,
+        public: PublicPart | None = None,
+        public_model: BaseEstimator | None = None,
+        ledger: str | Path | BudgetLedger | None = None,
+        options: Mapping[str, Any] | None = None,
+        unsafe_seed: int | None = None,
+    ) -> None:
+        self.schema = schema
+        self.epsilon = epsilon
+        self.delta = delta
+        self.relation = relation
+        self.method = method
+        self.row_norm = row_norm
+        self.public = public
+        self.public_model = public_model
+        self.ledger = ledger
+        self.options = options
+        self.unsafe_seed = unsafe_seed
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train under (epsilon, delta); spends that budget on the rows of `X`.
@@ -430,7 +443,7 @@ class HalfmaskClassifier(ClassifierMixin, _HalfmaskEstimator):  # type: ignore[m
     True
     """
 
-    _task = "classification"
+    _task: Task = "classification"
 
     def _adopt(self, model: Model) -> None:
         super()._adopt(model)
@@ -459,7 +472,6 @@ class HalfmaskClassifier(ClassifierMixin, _HalfmaskEstimator):  # type: ignore[m
         return without_values(lambda: float(scored(rows, given, weights)), y=given)
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class HalfmaskRegressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[misc]
     """Numbers from public and private columns, the guarantee covering exactly the private part.
 
@@ -480,6 +492,8 @@ class HalfmaskRegressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[mis
         `GdConfig(steps=40)` (docs/settings.md).
     row_norm : float, default=1.0
         The length to which rows of bare arrays are clipped.
+    label_bounds : pair of float, default=(-1.0, 1.0)
+        Between which the target of bare arrays lies; a schema declares it instead.
     public : callable or "all", optional
         For bare arrays: a function of rows whose value is public, or all columns.
     public_model : scikit-learn estimator, optional
@@ -491,8 +505,6 @@ class HalfmaskRegressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[mis
         Settings of the method by name, instead of a configuration.
     unsafe_seed : int, optional
         Makes the noise reproducible, and the model NOT private.
-    label_bounds : pair of float, default=(-1.0, 1.0)
-        Between which the target of bare arrays lies; a schema declares it instead.
 
     Attributes
     ----------
@@ -520,9 +532,38 @@ class HalfmaskRegressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[mis
     (3,)
     """
 
-    _task = "regression"
+    _task: Task = "regression"
 
-    label_bounds: tuple[float, float] = (-1.0, 1.0)
+    def __init__(
+        self,
+        schema: Schema | None = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        relation: str = "replace",
+        method: str | MethodConfig = "auto",
+        row_norm: float = 1.0,
+        label_bounds: tuple[float, float] = (-1.0, 1.0),
+        public: PublicPart | None = None,
+        public_model: BaseEstimator | None = None,
+        ledger: str | Path | BudgetLedger | None = None,
+        options: Mapping[str, Any] | None = None,
+        unsafe_seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            schema,
+            epsilon=epsilon,
+            delta=delta,
+            relation=relation,
+            method=method,
+            row_norm=row_norm,
+            public=public,
+            public_model=public_model,
+            ledger=ledger,
+            options=options,
+            unsafe_seed=unsafe_seed,
+        )
+        self.label_bounds = label_bounds
 
     def _label_bounds(self) -> tuple[float, float] | None:
         return self.label_bounds

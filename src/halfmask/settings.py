@@ -72,9 +72,7 @@ def split_method(
     given = dict(options or {})
     if isinstance(method, str):
         return method, given
-    own = {each.name for each in fields(method)} if is_dataclass(method) else {"method"}
-    # A configuration names its method on its class; an estimator has it as a field.
-    if "method" in own or not isinstance(getattr(method, "method", None), str):
+    if not (is_dataclass(method) and isinstance(getattr(method, "method", None), str)):
         raise InputError(
             f"Expected a method by name or its configuration, got {type(method).__name__}."
         )
