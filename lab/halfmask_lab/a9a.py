@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,15 @@ from halfmask.vertical.fdml import FdmlConfig
 from halfmask.vertical.files import VerticalTable
 from halfmask.vertical.simulation import Simulation, simulate_admm, simulate_experts, simulate_fdml
 from halfmask_lab.loaders import load_a9a
-from halfmask_lab.results import Progress, result_row, silent
+from halfmask_lab.results import Progress, experiment, result_row, saved, silent
 from halfmask_lab.vertical_runs import (
+    as_written_noise,
     choose_rho,
     choose_step_size,
-    draw,
+    loss_row,
+    panels,
     repeated,
     task_of,
-    test_loss,
 )
 
 CUTS = (0, 66, 123)
@@ -85,8 +85,7 @@ def run(
     tell(0.3, "ADMM and SGD without noise")
     admm = simulate_admm(task, replace(without_noise, rho=rho.value))
     fdml = simulate_fdml(task, replace(sgd_config, step_size=step.value))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DivergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=DivergenceWarning):
         # A's own update, at its own best rho: all parties move at once against the whole residual.
         config = replace(without_noise, update="as-written")
         written_rho = choose_rho(task, RHOS, config)
@@ -94,7 +93,7 @@ def run(
     named = {"admm": admm, "admm-as-written": written, "fdml-sgd": fdml}
     curves = {name: simulation.history for name, simulation in named.items()}
     for name, simulation in named.items():
-        rows.append(result_row(name, "log_loss", [test_loss(simulation)], rounds=ROUNDS))
+        rows.append(loss_row(name, [simulation], rounds=ROUNDS))
         objective = simulation.history[-1]["objective"]
         rows.append(result_row(name, "train_objective", [objective], rounds=ROUNDS))
 
@@ -108,28 +107,25 @@ def run(
         for label_private in (False, True):
             rows.append(_experts(task, epsilon, label_private, seed, draws))
     expert_level = next(r["mean"] for r in rows if r["method"] == "experts" and r["epsilon"] == 1.0)
-    figure = draw(
-        out,
-        "a9a",
+    figure = partial(
+        panels,
         title="a9a, columns 1-66 at party 1 and 67-123 at party 2",
         curves=curves,
         noisy=noisy,
         levels={**levels, "experts, ε = 1": expert_level},
     )
-    return {
-        "name": "a9a",
-        "data": "real",
-        "seeded": True,
-        "results": rows,
-        "figure": figure,
-        "settings": {
-            "rho": rho.to_json(),
-            "rho_as_written": written_rho.to_json(),
-            "sgd_step_size": step.to_json(),
-        },
-        "rounds_to_within_0.001_of_central": rounds_to(admm, levels["central"] + 0.001),
-        "curves": {name: [dict(r) for r in history] for name, history in curves.items()},
+    settings = {"rho": rho, "rho_as_written": written_rho, "sgd_step_size": step}
+    near: dict[str, Any] = {
+        "rounds_to_within_0.001_of_central": rounds_to(admm, levels["central"] + 0.001)
     }
+    return experiment(
+        "a9a",
+        rows,
+        figure=saved(out and out / "a9a.png", figure),
+        settings={name: choice.to_json() for name, choice in settings.items()},
+        **near,
+        curves={name: [dict(r) for r in history] for name, history in curves.items()},
+    )
 
 
 def rounds_to(simulation: Simulation, level: float) -> int | None:
@@ -143,39 +139,29 @@ def rounds_to(simulation: Simulation, level: float) -> int | None:
 def _noisy(
     task: VerticalTable, rhos: Mapping[Update, float], seed: int, draws: int
 ) -> tuple[list[dict[str, Any]], dict[str, tuple[Mapping[str, float], ...]]]:
-    """Eq. (8) at several levels (no ε), then row and column noise at a row-level ε of 8 and 1.
-
-    Eq. (8) is beside both updates, each at its own ρ.
-    """
+    """Eq. (8) at several levels (no ε), then row and column noise at a row-level ε of 8 and 1."""
     rows: list[dict[str, Any]] = []
     curves: dict[str, tuple[Mapping[str, float], ...]] = {}
     drawn = partial(repeated, delta=DELTA, seed=seed, draws=draws)
 
     def add(name: str, runs: list[Simulation], epsilon: float | None, **more: Any) -> None:
-        losses = [test_loss(run) for run in runs]
-        rows.append(result_row(name, "log_loss", losses, epsilon, DELTA, **more))
+        rows.append(loss_row(name, runs, epsilon, DELTA, **more))
         told = "no ε" if epsilon is None else f"ε = {epsilon:g}"
         curves[f"{name}, {told}"] = runs[0].history
 
     common = AdmmConfig(rounds=ROUNDS, strength=STRENGTH)
-    for std, (update, rho) in product(AS_WRITTEN_STDS, rhos.items()):
-        config = replace(common, rho=rho, update=update, noise="as-written", noise_std=std)
-        name = f"admm-as-written-noise-{std:g}"
-        name += "" if update == "sharing" else "-and-update"
-        runs = drawn(simulate_admm, task, config, epsilon=1.0)
+    for name, runs in as_written_noise(task, common, rhos, AS_WRITTEN_STDS, drawn).items():
         add(name, runs, None, why="one share reveals the table")
     for epsilon in (8.0, 1.0):
         kinds: dict[ShareNoiseName, float] = {"row": 10.0, "column": 1e4}
         for kind, strength in kinds.items():
             config = AdmmConfig(rho=RHO, rounds=3, strength=strength, noise=kind)
             runs = drawn(simulate_admm, task, config, epsilon=epsilon)
-            more = {"person_epsilon": runs[0].costs["person"]}
-            if kind == "column":
-                more["column_epsilon"] = runs[0].costs["column"]
+            more = {"column_epsilon": runs[0].costs["column"]} if kind == "column" else {}
             add(f"admm-{kind}-noise", runs, epsilon, **more)
         sgd_config = FdmlConfig(epochs=2, batch=2048, step_size=0.05)
         sgd = drawn(simulate_fdml, task, sgd_config, epsilon=epsilon)
-        add("fdml-sgd", sgd, epsilon, person_epsilon=sgd[0].costs["person"])
+        add("fdml-sgd", sgd, epsilon)
     return rows, curves
 
 
@@ -184,14 +170,12 @@ def _experts(
 ) -> dict[str, Any]:
     given: dict[str, Any] = {"epsilon": epsilon, "delta": DELTA, "seed": seed, "draws": draws}
     runs = repeated(simulate_experts, task, label_private=label_private, **given)
-    return result_row(
+    return loss_row(
         "experts-private-label" if label_private else "experts",
-        "log_loss",
-        [test_loss(run) for run in runs],
+        runs,
         epsilon,
         DELTA,
         label="private" if label_private else "public",
-        person_epsilon=runs[0].costs["person"],
         label_epsilon=runs[0].costs["label"],
         all_columns_epsilon=runs[0].costs["columns at all parties"],
     )

@@ -13,7 +13,15 @@ from sklearn.linear_model import LogisticRegression
 
 from halfmask.datasets import adult_roles, adult_tables, all_private, load_adult
 from halfmask.table import Table
-from halfmask_lab.results import Progress, accuracy, accuracy_figure, models, result_row, silent
+from halfmask_lab.results import (
+    Progress,
+    accuracy,
+    accuracy_figure,
+    experiment,
+    models,
+    result_row,
+    silent,
+)
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0)
 PUBLISHED_AT_A_TENTH = {"DP-GD": 0.809, "DP-SGD": 0.804, "AMP": 0.793}
@@ -53,16 +61,8 @@ def erm(
         budget="replace, delta = 1/n²",
         besides=published,
     )
-    return {
-        "name": "adult-erm",
-        "data": "real",
-        "rows": table.n,
-        "features": table.private.shape[1],
-        "seeded": True,
-        "chosen": chosen["auto"],
-        "results": rows,
-        "figure": figure,
-    }
+    size = {"rows": table.n, "features": table.private.shape[1]}
+    return experiment("adult-erm", rows, figure=figure, chosen=chosen["auto"], **size)
 
 
 def _without_privacy(table: Table, test: Table) -> float:
@@ -90,11 +90,4 @@ def roles(
             chosen[name] = found[-1].method
             reached = [accuracy(model, test) for model in found]
             rows.append(result_row("auto", "accuracy", reached, epsilon, delta, roles=name))
-    return {
-        "name": "adult-roles",
-        "data": "real",
-        "seeded": True,
-        "chosen": chosen,
-        "results": rows,
-        "figure": None,
-    }
+    return experiment("adult-roles", rows, chosen=chosen)

@@ -16,7 +16,7 @@ import numpy as np
 from halfmask.cli.output import grid
 from halfmask.progress import side_by_side
 from halfmask.training import METHODS
-from halfmask_lab.results import Progress, result_row, silent
+from halfmask_lab.results import Progress, experiment, result_row, silent
 from halfmask_lab.table_baselines import class_loss
 from halfmask_lab.table_checks import Cell, margin
 from halfmask_lab.tables import DELTA, ROLES, TABLES, check_among, fit_by_name, load_rows
@@ -69,26 +69,19 @@ def run(
                 left_out.append(entry)
         else:
             losses.setdefault(cell, []).append(loss)
-    return {
-        "name": "auto",
-        "data": "real",
-        "seeded": True,
-        "beaten": _beaten(losses),
-        "left_out": left_out,
-        "results": [
-            result_row(
-                cell.method,
-                metric := _METRIC[loaded[cell.table].task],
-                values if metric == "log_loss" else [-value for value in values],
-                cell.epsilon,
-                DELTA,
-                table=cell.table,
-                role=cell.role,
-            )
-            for cell, values in losses.items()
-        ],
-        "figure": None,
-    }
+    results = [
+        result_row(
+            cell.method,
+            metric := _METRIC[loaded[cell.table].task],
+            values if metric == "log_loss" else [-value for value in values],
+            cell.epsilon,
+            DELTA,
+            table=cell.table,
+            role=cell.role,
+        )
+        for cell, values in losses.items()
+    ]
+    return experiment("auto", results, beaten=_beaten(losses), left_out=left_out)
 
 
 def _held_out(rows: Any, cell: Cell, draw: int, seed: int) -> tuple[float | None, str]:

@@ -17,7 +17,7 @@ from halfmask.vertical.admm import AdmmConfig, AdmmState, run_admm
 from halfmask.vertical.admm_party import AdmmParty
 from halfmask.vertical.channel import LocalChannel
 from halfmask_lab.loaders import load_a9a, load_gisette_rebuilt
-from halfmask_lab.results import Progress, ratio_row, silent
+from halfmask_lab.results import Progress, log_slope, ratio_row, silent
 
 
 @dataclass
@@ -272,5 +272,4 @@ def _large_round() -> dict[str, Any]:
 
 def _exponent(seconds: Mapping[int, Sequence[float]]) -> float:
     """The slope of log median time over log size: 1 is linear."""
-    medians = [np.median(times) for times in seconds.values()]
-    return float(np.polyfit(np.log(list(seconds)), np.log(medians), 1)[0])
+    return log_slope(list(seconds), [float(np.median(times)) for times in seconds.values()])

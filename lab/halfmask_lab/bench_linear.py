@@ -20,12 +20,9 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
-from halfmask.accounting.budget import Budget
 from halfmask.datasets import all_private, load_adult
-from halfmask.mechanisms.noise import noise_source
 from halfmask.table import Encoder, Table
-from halfmask.training import train
-from halfmask_lab.results import Progress, accuracy, ratio_row, silent
+from halfmask_lab.results import Progress, accuracy, models, ratio_row, silent
 from halfmask_lab.tables import load_rows
 
 Contenders = dict[str, Callable[[], Callable[[], float]]]
@@ -94,10 +91,13 @@ def _ratios(seconds: dict[str, list[float]], setting: str) -> list[dict[str, Any
 
 
 def _ours(table: Table, test: Table, method: str) -> Callable[[], float]:
-    model = train(
-        table, Budget(epsilon=1.0, delta=1 / table.n**2), method=method, noise=noise_source()
-    )
+    [model] = models(table, 1.0, 1 / table.n**2, draws=1, seed=None, method=method)
     return lambda: accuracy(model, test)
+
+
+def _theirs(model: Any, known: tuple[Any, Any], asked: tuple[Any, Any]) -> Callable[[], float]:
+    model.fit(*known)
+    return lambda: float(model.score(*asked))
 
 
 def _patients(folder: Path) -> Contenders:
@@ -109,38 +109,28 @@ def _patients(folder: Path) -> Contenders:
     def levels(of: Table) -> np.ndarray:
         return np.column_stack([column.codes for column in of.coded]).astype(np.float64)
 
-    X, Z = levels(table), levels(test)
-
-    def boosted() -> Callable[[], float]:
-        model = HistGradientBoostingClassifier().fit(X, table.label)
-        return lambda: float(model.score(Z, test.label))
-
+    known, asked = (levels(table), table.label), (levels(test), test.label)
     return {
-        "scikit-learn HistGradientBoosting": boosted,
+        "scikit-learn HistGradientBoosting": partial(
+            _theirs, HistGradientBoostingClassifier(), known, asked
+        ),
         "additive": lambda: _ours(table, test, "additive"),
     }
 
 
 def _contenders(table: Table, test: Table) -> Contenders:
     """Each fits once and returns how to score the fit, so that scoring is not timed."""
-    X, y = table.private, table.label
-
-    def plain() -> Callable[[], float]:
-        model = LogisticRegression(max_iter=1000).fit(X, y)
-        return lambda: float(model.score(test.private, test.label))
-
+    rows = (table.private, table.label), (test.private, test.label)
     contenders: Contenders = {
-        "scikit-learn LogisticRegression": plain,
+        "scikit-learn LogisticRegression": partial(
+            _theirs, LogisticRegression(max_iter=1000), *rows
+        ),
         **{method: partial(_ours, table, test, method) for method in OURS},
     }
     try:
         from diffprivlib.models import LogisticRegression as PeerRegression
     except Exception:  # it does not import with scikit-learn 1.9; nothing to compare with then
         return contenders
-
-    def peer() -> Callable[[], float]:
-        model = PeerRegression(epsilon=1.0, data_norm=table.private_norm).fit(X, y)
-        return lambda: float(model.score(test.private, test.label))
-
-    contenders["diffprivlib LogisticRegression"] = peer
+    peer = PeerRegression(epsilon=1.0, data_norm=table.private_norm)
+    contenders["diffprivlib LogisticRegression"] = partial(_theirs, peer, *rows)
     return contenders

@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from halfmask.accounting.budget import Budget
 from halfmask.errors import InputError
-from halfmask_lab.results import Progress, silent
+from halfmask_lab.results import Progress, models, silent
 
 ROWS, COLUMNS = 2_000_000, 20
 _TEST_ROWS = 200_000
@@ -102,11 +101,9 @@ def _alone(name: str, folder: Path) -> dict[str, float]:
 def _ours(folder: Path) -> Callable[[], Callable[[], float]]:
     from halfmask import additive_model  # noqa: F401  (its import is not what is measured)
     from halfmask.data.reading import open_rows
-    from halfmask.mechanisms.noise import noise_source
     from halfmask.schema import Column, Label, Schema
     from halfmask.scoring import scores
     from halfmask.table import Encoder
-    from halfmask.training import train
 
     def fit() -> Callable[[], float]:
         with open_rows(folder / "train.parquet") as file:
@@ -117,13 +114,7 @@ def _ours(folder: Path) -> Callable[[], Callable[[], float]]:
             schema = Schema(Label("y", "private", classes=("no", "yes")), tuple(columns))
             encoder = Encoder.fit(schema, file)
             table = encoder.encode(file)
-        model = train(
-            table,
-            Budget(epsilon=1.0, delta=1 / table.n**2),
-            method="auto",
-            noise=noise_source(),
-            encoder=encoder,
-        )
+        [model] = models(table, 1.0, 1 / table.n**2, draws=1, seed=None, encoder=encoder)
 
         def score() -> float:
             with open_rows(folder / "test.parquet") as test:

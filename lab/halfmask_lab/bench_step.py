@@ -180,8 +180,7 @@ def _sequential() -> nn.Module:
 
 def quiet(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call without the peers' warnings, which would end up in the middle of a progress bar."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return function(*arguments)
 
 

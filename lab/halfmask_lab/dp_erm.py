@@ -15,19 +15,25 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from scipy.special import expit
 
-from halfmask.accounting.budget import Budget
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.cli.output import grid
-from halfmask.losses import in_ball
-from halfmask.mechanisms.noise import noise_source
+from halfmask.losses import Logistic, Loss, in_ball
 from halfmask.methods.gd import LectureConfig, balanced_steps
 from halfmask.table import Table
-from halfmask.training import train
 from halfmask.types import Floats
-from halfmask_lab.results import Progress, result_row, silent
+from halfmask_lab.results import (
+    Progress,
+    experiment,
+    log_slope,
+    mean_loss,
+    minimum,
+    models,
+    result_row,
+    saved,
+    silent,
+)
 
 DELTA, RADIUS, MOST_STEPS = 1e-6, 3.0, 20_000
 MIDDLE = {"rows": 1000, "columns": 20, "epsilon": 1.0}
@@ -51,25 +57,19 @@ def drawn(rows: int, columns: int, seed: int) -> tuple[Floats, NDArray[np.int64]
 
 def risk(theta: Floats, X: Floats, y: NDArray[np.int64]) -> float:
     """The mean logistic loss; the last weight is the constant's."""
-    scores = X @ theta[:-1] + theta[-1]
-    return float(np.mean(np.logaddexp(0.0, scores) - y * scores))
+    return mean_loss(*_problem(X, y), theta[None])
+
+
+def _problem(X: Floats, y: NDArray[np.int64]) -> tuple[Loss, Floats, Floats]:
+    """The loss, the rows with a constant, and the targets."""
+    return Logistic(), np.column_stack([X, np.ones(len(X))]), y[:, None].astype(np.float64)
 
 
 def best_in_ball(X: Floats, y: NDArray[np.int64], radius: float = math.inf) -> float:
     """The least mean loss over the ball: without the ball, or on its surface by a multiplier."""
-    rows = np.column_stack([X, np.ones(len(X))])
 
     def solved(ridge: float) -> Floats:
-        def loss(theta: Floats) -> tuple[float, Floats]:
-            scores = rows @ theta
-            value = np.mean(np.logaddexp(0.0, scores) - y * scores) + ridge / 2 * theta @ theta
-            slope = rows.T @ (expit(scores) - y) / len(y) + ridge * theta
-            return float(value), slope
-
-        options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 2000}
-        start = np.zeros(rows.shape[1])
-        found: Floats = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
-        return found
+        return minimum(*_problem(X, y), ridge).ravel()
 
     low, high = 0.0, 1.0
     if np.linalg.norm(solved(low)) <= radius:
@@ -106,17 +106,15 @@ def run(
         for name in SWEEPS
     }
     above = [row for row in results if row["method"] == "lecture" and row["mean"] > row["bound"]]
-    figure = None if out is None else _figure(results, out / "dp-erm.png")
-    return {
-        "name": "dp-erm",
-        "data": "stand-in: rows on a sphere, labels of a logistic model",
-        "seeded": True,
-        "radius": RADIUS,
-        "results": results,
-        "slopes": slopes,
-        "means_above_the_bound": len(above),
-        "figure": figure,
-    }
+    return experiment(
+        "dp-erm",
+        results,
+        figure=saved(out and out / "dp-erm.png", lambda: _figure(results)),
+        data="stand-in: rows on a sphere, labels of a logistic model",
+        radius=RADIUS,
+        slopes=slopes,
+        means_above_the_bound=len(above),
+    )
 
 
 def _point(sweep: str, setting: dict[str, float], seed: int, draws: int) -> list[dict[str, Any]]:
@@ -134,17 +132,8 @@ def _point(sweep: str, setting: dict[str, float], seed: int, draws: int) -> list
     )
     found: dict[str, list[float]] = {"lecture": [], "gd": []}
     bound = 0.0
-    for draw in range(draws):
-        for name, method in (
-            ("lecture", LectureConfig(radius=RADIUS, steps=steps)),
-            ("gd", "gd"),
-        ):
-            model = train(
-                table,
-                Budget(epsilon=epsilon, delta=DELTA),
-                method=method,
-                noise=noise_source(100_003 * seed + draw),
-            )
+    for name, method in (("lecture", LectureConfig(radius=RADIUS, steps=steps)), ("gd", "gd")):
+        for model in models(table, epsilon, DELTA, draws=draws, seed=100_003 * seed, method=method):
             fit = model.fit  # type: ignore[attr-defined]
             theta = np.append(fit.coef[0], fit.intercept[0])
             found[name].append(risk(theta, X, y) - least[name])
@@ -168,17 +157,14 @@ def _point(sweep: str, setting: dict[str, float], seed: int, draws: int) -> list
 
 def _slope(rows: list[dict[str, Any]], of: str) -> float:
     axis = rows[0]["sweep"]
-    x, y = ([float(row[name]) for row in rows] for name in (axis, of))
-    return float(np.polyfit(np.log(x), np.log(np.maximum(y, 1e-12)), 1)[0])
+    return log_slope([row[axis] for row in rows], [max(row[of], 1e-12) for row in rows])
 
 
-def _figure(results: list[dict[str, Any]], path: Path) -> str | None:
-    """Excess risk along each sweep with the bound; None where matplotlib is not installed."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import NullLocator
-    except ModuleNotFoundError:
-        return None
+def _figure(results: list[dict[str, Any]]) -> Any:
+    """Excess risk along each sweep with the bound."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
+
     figure = Figure(figsize=(10, 3.4), layout="constrained")
     for place, name in enumerate(SWEEPS):
         axes = figure.add_subplot(1, 3, place + 1)
@@ -199,8 +185,7 @@ def _figure(results: list[dict[str, Any]], path: Path) -> str | None:
         if place == 0:
             axes.set_ylabel("excess risk over the best of the ball")
             axes.legend(fontsize=7)
-    figure.savefig(path, dpi=150)
-    return str(path)
+    return figure
 
 
 def for_terminal(result: dict[str, Any]) -> object:

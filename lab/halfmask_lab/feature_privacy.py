@@ -29,11 +29,9 @@ from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import most_steps
 from halfmask.datasets import data_dir, find_file
 from halfmask.errors import DataError, InputError
-from halfmask.mechanisms.noise import noise_source
 from halfmask.progress import side_by_side
 from halfmask.schema import Column, Label, Role, Schema
 from halfmask.table import Encoder, Table
-from halfmask.training import train
 from halfmask_lab.loaders import (
     LOCATION_CLASSES,
     LOCATION_COLUMNS,
@@ -44,7 +42,7 @@ from halfmask_lab.loaders import (
     load_purchase100,
     make_purchase_like,
 )
-from halfmask_lab.results import Progress, accuracy_figure, result_row, silent
+from halfmask_lab.results import Progress, accuracy_figure, experiment, models, result_row, silent
 
 TestPart = Literal["held-out", "test"]
 Settings = dict[str, float | int]
@@ -152,13 +150,7 @@ def accuracy(
     fit: Table, scored: Table, *, epsilon: float, seed: int, method: str, options: dict[str, Any]
 ) -> tuple[float, str]:
     """Share of rows classified rightly under seeded noise, and the method that was chosen."""
-    model = train(
-        fit,
-        Budget(epsilon=epsilon, delta=DELTA),
-        method=method,
-        noise=noise_source(seed),
-        options=options,
-    )
+    [model] = models(fit, epsilon, DELTA, draws=1, seed=seed, method=method, options=options)
     return float(np.mean(model.predict(scored) == scored.label)), model.method
 
 
@@ -225,26 +217,25 @@ def run_figure(figure: Figure, out: Path | None, tell: Progress, *, seed: int) -
         result_row(method, "accuracy", values, epsilon, DELTA)
         for (method, epsilon), values in reached.items()
     ]
-    return {
-        "name": figure.name,
-        "data": figure.data,
-        "seeded": True,
-        "setting": figure.setting,
-        "chosen": sorted(chosen),
-        "test_rows": drawn[0].test_rows,
-        "fixed": {baseline.method: baseline.fixed for baseline in figure.baselines},
-        "steps_at_the_papers_noise": steps,
-        "tuned": tuned,
-        "tried": grids,
-        "results": results,
-        "figure": accuracy_figure(
+    return experiment(
+        figure.name,
+        results,
+        figure=accuracy_figure(
             out and out / f"{figure.name}.png",
             results,
             NAMES,
             title=figure.title if figure.data == "real" else f"{figure.title}\n{figure.data}",
             budget=f"replace, delta = {DELTA:g}",
         ),
-    }
+        data=figure.data,
+        setting=figure.setting,
+        chosen=sorted(chosen),
+        test_rows=drawn[0].test_rows,
+        fixed={baseline.method: baseline.fixed for baseline in figure.baselines},
+        steps_at_the_papers_noise=steps,
+        tuned=tuned,
+        tried=grids,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

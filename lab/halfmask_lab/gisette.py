@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,14 @@ from halfmask.vertical.files import VerticalTable
 from halfmask.vertical.simulation import Simulation, simulate_admm, simulate_experts, simulate_fdml
 from halfmask_lab.a9a import RHO, RHOS, STRENGTH, baselines
 from halfmask_lab.loaders import load_gisette, load_gisette_rebuilt
-from halfmask_lab.results import Progress, result_row, silent
+from halfmask_lab.results import Progress, experiment, result_row, saved, silent
 from halfmask_lab.vertical_runs import (
+    as_written_noise,
     choose_rho,
     choose_step_size,
     decomposed,
-    draw,
+    loss_row,
+    panels,
     repeated,
     task_of,
     test_loss,
@@ -77,12 +79,11 @@ def run(
     without_noise = replace(ten_rounds, rho=rho.value, rounds=30)
     admm = simulate_admm(whole, without_noise)
     tenth = admm.history[ADMM_ROUNDS - 1]["test_loss"]
-    rows.append(result_row("admm", "log_loss", [test_loss(admm)], rounds=30))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DivergenceWarning)
+    rows.append(loss_row("admm", [admm], rounds=30))
+    with warnings.catch_warnings(action="ignore", category=DivergenceWarning):
         # A's own update, which can diverge with three parties: at the same rho.
         written = simulate_admm(whole, replace(without_noise, update="as-written"))
-    rows.append(result_row("admm-as-written", "log_loss", [test_loss(written)], rounds=30))
+    rows.append(loss_row("admm-as-written", [written], rounds=30))
     rows.append(result_row("admm-10-rounds", "log_loss", [tenth], rounds=ADMM_ROUNDS))
 
     runs: dict[float, Simulation] = {}
@@ -90,35 +91,23 @@ def run(
         tell(0.35 + 0.05 * place, f"SGD, step size {step_size:g}")
         runs[step_size] = simulate_fdml(task, replace(sgd_config, step_size=step_size))
     sgd = runs[step.value]
-    rows.append(result_row("fdml-sgd", "log_loss", [test_loss(sgd)], step_size=step.value))
+    rows.append(loss_row("fdml-sgd", [sgd], step_size=step.value))
     seen = min(STEP_SIZES, key=lambda size: test_loss(runs[size]))
-    rows.append(
-        result_row("fdml-sgd-best-on-test", "log_loss", [test_loss(runs[seen])], step_size=seen)
-    )
+    rows.append(loss_row("fdml-sgd-best-on-test", [runs[seen]], step_size=seen))
 
     tell(0.6, "ADMM with noise")
     noisy: dict[str, Any] = {}
     drawn = partial(repeated, delta=DELTA, seed=seed, draws=draws)
-    updates: tuple[Update, ...] = ("sharing", "as-written")
-    for std, update in product(AS_WRITTEN_STDS, updates):
-        as_written = replace(
-            without_noise,
-            rounds=ADMM_ROUNDS,
-            update=update,
-            noise="as-written",
-            noise_std=std,
-        )
-        found = drawn(simulate_admm, whole, as_written, epsilon=1.0)
-        name = f"admm-as-written-noise-{std:g}"
-        name += "" if update == "sharing" else "-and-update"
-        rows.append(result_row(name, "log_loss", [test_loss(run) for run in found]))
+    rhos: dict[Update, float] = {"sharing": rho.value, "as-written": rho.value}
+    levels_of_noise = as_written_noise(whole, ten_rounds, rhos, AS_WRITTEN_STDS, drawn)
+    for name, found in levels_of_noise.items():
+        rows.append(loss_row(name, found))
         noisy[f"{name}, no ε"] = found[0].history
     for place, epsilon in enumerate((8.0, 1.0)):
         tell(0.7 + 0.15 * place, f"epsilon {epsilon:g}")
         rows += _private(task, epsilon, drawn, noisy)
-    figure = draw(
-        out,
-        "gisette",
+    figure = partial(
+        panels,
         title=f"gisette ({what}), 2000 / 2000 / 1000 columns",
         curves={
             "admm": admm.history,
@@ -128,27 +117,26 @@ def run(
         noisy=noisy,
         levels=levels,
     )
-    return {
-        "name": "gisette",
-        "data": what,
-        "seeded": True,
-        "results": rows,
-        "figure": figure,
-        "settings": {"rho": rho.to_json(), "sgd_step_size": step.to_json()},
-        "claim": {
+    return experiment(
+        "gisette",
+        rows,
+        figure=saved(out and out / "gisette.png", figure),
+        data=what,
+        settings={"rho": rho.to_json(), "sgd_step_size": step.to_json()},
+        claim={
             "admm_in_10_epochs": tenth,
             "sgd_in_50_epochs": test_loss(sgd),
             "sgd_best_on_test_in_50_epochs": test_loss(runs[seen]),
             "holds": bool(tenth < test_loss(runs[seen])),
         },
-        "curves": {
+        curves={
             "admm": [dict(record) for record in admm.history],
             **{
                 f"fdml-sgd, step size {size:g}": [dict(record) for record in run.history]
                 for size, run in runs.items()
             },
         },
-    }
+    )
 
 
 def _private(
@@ -171,13 +159,6 @@ def _private(
     noisy[f"admm-row-noise, ε = {epsilon:g}"] = found[0].history
     experts = drawn(simulate_experts, task, epsilon=epsilon)
     return [
-        result_row(
-            name,
-            "log_loss",
-            [test_loss(run) for run in runs],
-            epsilon,
-            DELTA,
-            person_epsilon=runs[0].costs["person"],
-        )
+        loss_row(name, runs, epsilon, DELTA)
         for name, runs in (("admm-row-noise", found), ("experts", experts))
     ]

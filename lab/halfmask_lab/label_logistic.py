@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
 
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import noise_multiplier
@@ -30,7 +30,17 @@ from halfmask.methods.sgd import SplitRows
 from halfmask.settings import config_for
 from halfmask.table import Table
 from halfmask.types import Floats
-from halfmask_lab.results import Progress, private_labels, result_row, silent
+from halfmask_lab.results import (
+    Progress,
+    experiment,
+    log_slope,
+    mean_loss,
+    minimum,
+    private_labels,
+    result_row,
+    saved,
+    silent,
+)
 
 METHODS = ("sgd", "one-shot", "label-span", "dp-sgd")
 DELTA = 1e-5
@@ -91,14 +101,15 @@ def run(
         for draw in range(draws):
             problem = synthetic(setting, seed=1000 * seed + draw)
             split = SplitRows.of(problem)
-            least = risk(split, minimum(split))
+            risk = partial(mean_loss, split.loss, split.public[:], split.target)
+            least = risk(minimum(split.loss, split.public[:], split.target))
             for method in methods:
                 releaser = Releaser(
                     MemoryLedger(epsilon=epsilon, delta=DELTA), noise_source(1000 * seed + draw)
                 )
                 config = config_for(method, options_of(method, setting, steps))
                 fit = linear_method(method)(problem, releaser, config)
-                excess = risk(split, _weights(fit)) - least
+                excess = risk(_weights(fit)) - least
                 measured.setdefault((method, setting), []).append(excess)
     excess_rows: list[dict[str, Any]] = [
         {
@@ -108,26 +119,31 @@ def run(
         }
         for (method, setting), values in measured.items()
     ]
-    result: dict[str, Any] = {
-        "name": "label-logistic",
-        "data": "stand-in: synthetic rows, labels drawn from a softmax model",
-        "seeded": True,
-        "results": [
+    result = experiment(
+        "label-logistic",
+        [
             result_row(method, "train_objective", measured[method, base], epsilon, DELTA)
             for method in methods
         ],
-        "excess": excess_rows,
-        "slopes": {
-            method: {axis: _slope(measured, method, axis, each) for axis, each in series.items()}
+        data="stand-in: synthetic rows, labels drawn from a softmax model",
+        excess=excess_rows,
+        slopes={
+            method: {
+                axis: log_slope(
+                    [getattr(setting, axis) for setting in each],
+                    [float(np.mean(measured[method, setting])) for setting in each],
+                )
+                if len(each) > 1
+                else None
+                for axis, each in series.items()
+            }
             for method in methods
         },
-        "crossover": crossover(base, excess_rows, epsilon=epsilon, steps=steps),
-        "above_bound": sum(row["mean"] > row["bound"] for row in excess_rows),
-        "figure": None,
-    }
-    if out is not None:
-        result["figure"] = str(_figure(result, series, out / "label-logistic.png"))
-    return result
+        crossover=crossover(base, excess_rows, epsilon=epsilon, steps=steps),
+        above_bound=sum(row["mean"] > row["bound"] for row in excess_rows),
+    )
+    path = out and out / "label-logistic.png"
+    return {**result, "figure": saved(path, lambda: _figure(result, series))}
 
 
 def crossover(
@@ -188,31 +204,6 @@ def synthetic(setting: Setting, *, seed: int) -> Table:
     scores = x @ weights.T
     labels = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1)
     return private_labels(x, labels, classes=setting.classes)
-
-
-def risk(split: SplitRows, coef: Floats) -> float:
-    """The mean loss over all rows: not private."""
-    scores = np.hstack([split.public[:], split.private[:]]) @ coef.T
-    return float(np.mean(split.loss.value(scores, split.target)))
-
-
-def minimum(split: SplitRows) -> Floats:
-    """The coefficients of least risk, without privacy."""
-    public = split.public[:]
-
-    def risk(flat: Floats) -> tuple[float, Floats]:
-        coef = flat.reshape(split.shape)
-        scores = public @ coef.T
-        slope = split.loss.slope(scores, split.target)
-        value = float(split.loss.value(scores, split.target).mean())
-        return value, (slope.T @ public / len(slope)).ravel()
-
-    start = np.zeros(split.shape).ravel()
-    found = minimize(
-        risk, start, jac=True, method="L-BFGS-B", options={"ftol": 1e-14, "gtol": 1e-9}
-    )
-    coef: Floats = found.x.reshape(split.shape)
-    return coef
 
 
 def options_of(method: str, setting: Setting, steps: int) -> dict[str, Any]:
@@ -297,20 +288,6 @@ def _weights(fit: LinearFit) -> Floats:
     return np.hstack([fit.coef, fit.intercept[:, None]])
 
 
-def _slope(
-    measured: dict[tuple[str, Setting], list[float]],
-    method: str,
-    axis: str,
-    settings: list[Setting],
-) -> float | None:
-    """The exponent of `axis` in the mean excess risk, by least squares of logarithms."""
-    if len(settings) < 2:
-        return None
-    x = [math.log(getattr(setting, axis)) for setting in settings]
-    y = [math.log(float(np.mean(measured[method, setting]))) for setting in settings]
-    return float(np.polyfit(x, y, 1)[0])
-
-
 def _mark(axes: Any, found: dict[str, float | None]) -> None:
     """Where sgd is said to pass label-span, and where it does."""
     names = {"claimed": "√(d/K), claimed", "bounds": "bounds cross", "measured": "means cross"}
@@ -320,7 +297,7 @@ def _mark(axes: Any, found: dict[str, float | None]) -> None:
             axes.axvline(at, color="grey", linestyle=line, linewidth=1, label=f"{words}: {at:.3g}")
 
 
-def _figure(result: dict[str, Any], series: dict[str, list[Setting]], path: Path) -> Path:
+def _figure(result: dict[str, Any], series: dict[str, list[Setting]]) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
 
@@ -359,5 +336,4 @@ def _figure(result: dict[str, Any], series: dict[str, list[Setting]], path: Path
             axes.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
         panels[0].set_ylabel("excess risk (dotted: bound)")
         figure.suptitle("Private labels: sampled sums fall with d/n², one label at a time does not")
-        figure.savefig(path, dpi=150)
-    return path
+        return figure

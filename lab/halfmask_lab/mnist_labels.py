@@ -21,6 +21,7 @@ from halfmask_lab.results import (
     Progress,
     accuracy,
     accuracy_figure,
+    experiment,
     models,
     private_labels,
     result_row,
@@ -83,16 +84,15 @@ def run(
         level="same features, no privacy",
         besides=_published,
     )
-    return {
-        "name": "mnist-labels",
-        "data": "real",
-        "seeded": seed is not None,
-        "chosen": found[-1].method,
-        "rows": table.n,
-        "features": table.public.shape[1],
-        "results": rows,
-        "figure": figure,
-    }
+    return experiment(
+        "mnist-labels",
+        rows,
+        figure=figure,
+        seeded=seed is not None,
+        chosen=found[-1].method,
+        rows=table.n,
+        features=table.public.shape[1],
+    )
 
 
 def _without_privacy(table: Table, test: Table) -> float:

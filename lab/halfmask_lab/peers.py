@@ -20,7 +20,7 @@ from halfmask.datasets import adult_tables, all_private, load_adult
 from halfmask.schema import Schema
 from halfmask.scoring import class_scores
 from halfmask.table import Table
-from halfmask_lab.results import Progress, models, result_row, silent
+from halfmask_lab.results import Progress, experiment, models, result_row, silent
 from halfmask_lab.table_baselines import EBM_VARIANTS, ebm_class, fit_ebm
 
 DELTA = 1e-6
@@ -49,14 +49,7 @@ def run(
 
         rows += _ours(data, epsilon, draws, seed, told)
         rows += _peers(data, epsilon, draws, seed, told, left_out)
-    return {
-        "name": "peers",
-        "data": "real",
-        "seeded": True,
-        "results": rows,
-        "left_out": left_out,
-        "figure": None,
-    }
+    return experiment("peers", rows, left_out=left_out)
 
 
 def _roles() -> dict[str, Schema]:
@@ -176,8 +169,7 @@ def _opacus_fit(
     rows = TensorDataset(torch.from_numpy(X).float(), torch.from_numpy(y).long())
     model: Any = torch.nn.Linear(X.shape[1], 2)
     optimiser: Any = torch.optim.SGD(model.parameters(), lr=rate)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         model, optimiser, loader = PrivacyEngine().make_private_with_epsilon(
             module=model,
             optimizer=optimiser,
@@ -205,8 +197,7 @@ def _diffprivlib(table: Table, test: Table, epsilon: float, seed: int) -> np.nda
     model = LogisticRegression(
         epsilon=epsilon, data_norm=table.private_norm, max_iter=500, random_state=seed
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         model.fit(table.private, table.label)
     chances: np.ndarray = model.predict_proba(test.private)
     return chances

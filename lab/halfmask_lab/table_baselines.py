@@ -142,8 +142,9 @@ def _one_hot(column: Column, train: pa.Table, test: pa.Table) -> tuple[Any, Any]
             # The smallest value has a bin of its own where it is frequent.
             edges = np.unique(inner[inner > finite.min()])
             above = finite[finite > finite.min()]
-            if above.size and (not edges.size or above.min() < edges[0]):
-                edges = np.concatenate([[above.min()], edges]) if _heavy(finite) else edges
+            frequent = np.mean(finite == finite.min()) > 1 / BINS
+            if frequent and above.size and (not edges.size or above.min() < edges[0]):
+                edges = np.concatenate([[above.min()], edges])
         width = len(edges) + 2
         first, second = (
             np.where(np.isnan(v), width - 1, np.searchsorted(edges, v, side="right"))
@@ -155,10 +156,6 @@ def _one_hot(column: Column, train: pa.Table, test: pa.Table) -> tuple[Any, Any]
         return sparse.csr_matrix((np.ones(len(codes)), places), shape=(len(codes), width))
 
     return block(first), block(second)
-
-
-def _heavy(finite: np.ndarray) -> bool:
-    return bool(np.mean(finite == finite.min()) > 1 / BINS)
 
 
 def _levels(name: str, train: pa.Table, test: pa.Table) -> tuple[np.ndarray, np.ndarray]:
@@ -222,11 +219,8 @@ def _trees(leaves: int, trees: int, categories: list[bool], task: Task) -> Any:
 
 
 def _staged(model: Any, rows: np.ndarray, task: Task) -> Iterator[np.ndarray]:
-    if task == "regression":
-        yield from model.staged_predict(rows)
-    else:
-        for probabilities in model.staged_predict_proba(rows):
-            yield _chances(probabilities)
+    staged = model.staged_predict if task == "regression" else model.staged_predict_proba
+    return map(_chances, staged(rows))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,8 +283,7 @@ def fit_ebm(
         n_jobs=1,
         **variant.options,
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         model.fit(_ebm_rows(columns, train, widened), target)
         found: np.ndarray = model.predict_proba(_ebm_rows(columns, test, widened))[:, 1]
     return found

@@ -32,6 +32,11 @@ WIDER_KEPT = {"all": 0.35, "half": 0.45, "features": 0.70, "label": 0.75}
 LEAST_KEPT = {"all": 0.25, "half": 0.35, "features": 0.60, "label": 0.70}
 MORE_PUBLIC = (("label", "half"), ("half", "all"), ("features", "half"))
 """Each first role set has all public columns of the second, and more."""
+_EBM_BARS = (
+    ("dp-ebm", 0.0, "DP-EBM as it comes, same printed epsilon"),
+    ("dp-ebm lr 0.05 replace", 0.0, "DP-EBM, learning rate 0.05, noise for replace"),
+    ("dp-ebm lr 0.05", 0.001, "DP-EBM, learning rate 0.05, same printed epsilon"),
+)
 MANY_ROWS = 20_000
 OURS = "auto"
 _SLACK = 0.005
@@ -53,26 +58,29 @@ def checks(
     judged = [
         *_kept({c: m for c, m in measured.items() if c.table not in wider}, MEAN_KEPT),
         *_kept({c: m for c, m in measured.items() if c.table in wider}, WIDER_KEPT),
-        _judged(
-            "log loss above free, label public, mean of draws",
-            _above(measured, "free", 0.002, np.mean, noisy=False),
-        ),
-        _judged(
-            "log loss above free, label public, any draw",
-            _above(measured, "free", 0.02, np.max, noisy=False),
-        ),
-        _judged("explained below the constant, mean of draws", _lost(measured, np.mean)),
-        _judged("explained below the constant, any draw", _lost(measured, np.max)),
-        _judged("explained lost by more public columns", _more_public(measured)),
-        _judged("explained lost by a larger epsilon", _more_epsilon(measured)),
-        *_against_ebm(measured),
-        _judged(
-            f"calibration error, epsilon 1 and more, {MANY_ROWS:,} rows and more",
-            _calibration(measured, rows),
-        ),
-        _judged("log loss above a method by name", _by_name(measured)),
+        *itertools.starmap(_judged, _bars(measured, rows).items()),
     ]
     return [check for check in judged if check is not None]
+
+
+def _bars(measured: Measured, rows: Mapping[str, int]) -> dict[str, Iterable[_Case]]:
+    """The cases of each check by its name."""
+    free = "log loss above free, label public"
+    many = f"calibration error, epsilon 1 and more, {MANY_ROWS:,} rows and more"
+    return {
+        f"{free}, mean of draws": _above(measured, "free", 0.002, np.mean),
+        f"{free}, any draw": _above(measured, "free", 0.02, np.max),
+        "explained below the constant, mean of draws": _lost(measured, np.mean),
+        "explained below the constant, any draw": _lost(measured, np.max),
+        "explained lost by more public columns": _more_public(measured),
+        "explained lost by a larger epsilon": _more_epsilon(measured),
+        **{
+            f"log loss above {words}": _above(measured, method, bar, np.mean)
+            for method, bar, words in _EBM_BARS
+        },
+        many: _calibration(measured, rows),
+        "log loss above a method by name": _by_name(measured),
+    }
 
 
 def _judged(name: str, cases: Iterable[_Case]) -> dict[str, Any] | None:
@@ -137,12 +145,10 @@ def _loss(values: Mapping[str, Sequence[float]]) -> np.ndarray:
     return -np.asarray(values["r2"], dtype=float)
 
 
-def _above(
-    measured: Measured, method: str, bar: float, over_draws: Any, *, noisy: bool
-) -> Iterator[_Case]:
+def _above(measured: Measured, method: str, bar: float, over_draws: Any) -> Iterator[_Case]:
     """Our loss above that of `method`, which without noise has one result for every epsilon."""
     for cell, epsilon in _cells(measured):
-        peer = cell._replace(method=method, epsilon=epsilon if noisy else None)
+        peer = cell._replace(method=method, epsilon=None if method == "free" else epsilon)
         if peer in measured:
             above = float(over_draws(_loss(measured[cell])) - np.mean(_loss(measured[peer])))
             yield _Case(where=_place(cell), figure=above, bar=bar)
@@ -186,16 +192,6 @@ def _more_epsilon(measured: Measured) -> Iterator[_Case]:
         if larger[:3] == smaller[:3] and high > low:
             where = f"{larger.table}, {larger.role}, epsilon {high:g} against {low:g}"
             yield from _explained_lost(measured, larger, smaller, where)
-
-
-def _against_ebm(measured: Measured) -> Iterator[dict[str, Any] | None]:
-    for method, bar, words in (
-        ("dp-ebm", 0.0, "DP-EBM as it comes, same printed epsilon"),
-        ("dp-ebm lr 0.05 replace", 0.0, "DP-EBM, learning rate 0.05, noise for replace"),
-        ("dp-ebm lr 0.05", 0.001, "DP-EBM, learning rate 0.05, same printed epsilon"),
-    ):
-        found = _above(measured, method, bar, np.mean, noisy=True)
-        yield _judged(f"log loss above {words}", found)
 
 
 def _calibration(measured: Measured, rows: Mapping[str, int]) -> Iterator[_Case]:

@@ -30,7 +30,7 @@ from halfmask.progress import side_by_side
 from halfmask.schema import Column, Label, Role, Schema
 from halfmask.storage import replacing
 from halfmask_lab.loaders import PEOPLE, load_people
-from halfmask_lab.results import Progress, result_row, silent
+from halfmask_lab.results import Progress, experiment, result_row, saved, silent
 from halfmask_lab.table_baselines import (
     EBM_VARIANTS,
     LEAVES,
@@ -259,20 +259,17 @@ def judge(
     for rows in loaded:
         mine = {cell: drawn for cell, drawn in predictions.items() if cell.table == rows.name}
         measured |= measure(rows, mine)
-    results = [_row(cell, metric, values) for cell, metric, values in _listed(measured)]
     counts = {rows.name: rows.train.num_rows + rows.test.num_rows for rows in loaded}
-    return {
-        "name": "tables",
-        "data": "real",
-        "seeded": True,
-        "rows": {r.name: {"train": r.train.num_rows, "test": r.test.num_rows} for r in loaded},
-        "chosen": {where: sorted(names) for where, names in chosen.items()},
-        "settings": settings,
-        "left_out": left_out,
-        "results": results,
-        "checks": checks(measured, counts, wider=WIDER),
-        "figure": None if out is None else draw_figure(measured, out / "tables.png"),
-    }
+    return experiment(
+        "tables",
+        _results(measured),
+        figure=saved(out and out / "tables.png", lambda: draw_figure(measured)),
+        rows={r.name: {"train": r.train.num_rows, "test": r.test.num_rows} for r in loaded},
+        chosen={where: sorted(names) for where, names in chosen.items()},
+        settings=settings,
+        left_out=left_out,
+        checks=checks(measured, counts, wider=WIDER),
+    )
 
 
 def _jobs(
@@ -522,27 +519,31 @@ def calibration_error(target: np.ndarray, predicted: np.ndarray, bins: int = 10)
     return float(np.abs(off).sum() / len(predicted))
 
 
-def _listed(measured: Measured) -> list[tuple[Cell, str, Sequence[float]]]:
-    order = {role: place for place, role in enumerate(ROLES)}
-    cells = list(measured)
-    names = list(dict.fromkeys(cell.table for cell in cells))
-    cells.sort(key=lambda cell: (names.index(cell.table), order[cell.role]))
-    return [(cell, metric, values) for cell in cells for metric, values in measured[cell].items()]
+def _results(measured: Measured) -> list[dict[str, Any]]:
+    """A row per cell and metric, in the order of tables and roles."""
+    names = list(dict.fromkeys(cell.table for cell in measured))
+    cells = sorted(measured, key=lambda cell: (names.index(cell.table), ROLES.index(cell.role)))
+    relations = {name: variant.relation for name, variant in EBM_VARIANTS.items()}
+    return [
+        result_row(
+            cell.method,
+            metric,
+            values,
+            cell.epsilon,
+            DELTA,
+            relations.get(cell.method, "replace"),
+            table=cell.table,
+            role=cell.role,
+        )
+        for cell in cells
+        for metric, values in measured[cell].items()
+    ]
 
 
-def _row(cell: Cell, metric: str, values: Sequence[float]) -> dict[str, Any]:
-    variant = EBM_VARIANTS.get(cell.method)
-    relation = "replace" if variant is None else variant.relation
-    where = {"table": cell.table, "role": cell.role}
-    return result_row(cell.method, metric, values, cell.epsilon, DELTA, relation, **where)
+def draw_figure(measured: Measured) -> Any:
+    """Kept against epsilon, one panel per role set."""
+    from matplotlib.figure import Figure as Canvas
 
-
-def draw_figure(measured: Measured, path: Path) -> str | None:
-    """Kept against epsilon, one panel per role set; None where matplotlib is not installed."""
-    try:
-        from matplotlib.figure import Figure as Canvas
-    except ModuleNotFoundError:
-        return None
     roles = [role for role in ROLES if any(cell.role == role for cell in measured)]
     canvas = Canvas(figsize=(3.2 * len(roles) + 0.8, 3.6), layout="constrained")
     panels = canvas.subplots(1, len(roles), sharey=True, squeeze=False)[0]
@@ -570,8 +571,7 @@ def draw_figure(measured: Measured, path: Path) -> str | None:
         axes.legend(fontsize=7)
     panels[0].set_ylim(-0.1, 1.05)
     panels[0].set_ylabel("kept of the best without privacy")
-    canvas.savefig(path, dpi=150)
-    return str(path)
+    return canvas
 
 
 _SHOWN: dict[str, tuple[str, ...]] = {

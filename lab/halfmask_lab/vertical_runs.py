@@ -6,35 +6,25 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from pathlib import Path
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from halfmask.datasets import Split
-from halfmask.vertical.admm import AdmmConfig, DivergenceWarning
+from halfmask.vertical.admm import AdmmConfig, DivergenceWarning, Update
 from halfmask.vertical.block import Block
 from halfmask.vertical.fdml import FdmlConfig
 from halfmask.vertical.files import PartyColumns, VerticalTable
 from halfmask.vertical.simulation import Simulation, SimulationBudget, simulate_admm, simulate_fdml
+from halfmask_lab.results import result_row
 
 Curves = Mapping[str, Sequence[Mapping[str, float]]]
 
 
-def draw(
-    out: Path | None,
-    name: str,
-    *,
-    title: str,
-    curves: Curves,
-    noisy: Curves,
-    levels: Mapping[str, float],
-) -> str | None:
-    """Write NAME.png to `out`: curves without noise, test loss under noise, baselines as lines."""
-    if out is None:
-        return None
+def panels(*, title: str, curves: Curves, noisy: Curves, levels: Mapping[str, float]) -> Any:
+    """A figure: curves without noise, test loss under noise, baselines as lines."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 4), layout="constrained")
@@ -66,9 +56,7 @@ def draw(
         axis.legend(fontsize=7)
     objective.set_yscale("log")
     figure.suptitle(title)
-    path = out / f"{name}.png"
-    figure.savefig(path, dpi=150)
-    return str(path)
+    return figure
 
 
 def task_of(
@@ -166,6 +154,35 @@ def test_loss(simulation: Simulation) -> float:
     return simulation.test_loss
 
 
+def loss_row(
+    name: str,
+    runs: Sequence[Simulation],
+    epsilon: float | None = None,
+    delta: float | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """The test loss of several draws; with an epsilon, what all columns of a person cost too."""
+    if epsilon is not None:
+        more = {"person_epsilon": runs[0].costs["person"], **more}
+    return result_row(name, "log_loss", [test_loss(run) for run in runs], epsilon, delta, **more)
+
+
+def as_written_noise(
+    task: VerticalTable,
+    config: AdmmConfig,
+    rhos: Mapping[Update, float],
+    stds: Sequence[float],
+    drawn: Callable[..., list[Simulation]],
+) -> dict[str, list[Simulation]]:
+    """Runs under Eq. (8) at several levels, beside both updates, each at its own ρ: no ε."""
+    found = {}
+    for std, (update, rho) in product(stds, rhos.items()):
+        noisy = replace(config, rho=rho, update=update, noise="as-written", noise_std=std)
+        name = f"admm-as-written-noise-{std:g}{'' if update == 'sharing' else '-and-update'}"
+        found[name] = drawn(simulate_admm, task, noisy, epsilon=1.0)
+    return found
+
+
 def repeated(
     simulate: Callable[..., Simulation],
     task: VerticalTable,
@@ -177,8 +194,7 @@ def repeated(
     **how: Any,
 ) -> list[Simulation]:
     """One simulation for each of several draws of the noise, diverging ones too."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DivergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=DivergenceWarning):
         return [
             simulate(
                 task,

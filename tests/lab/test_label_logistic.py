@@ -9,18 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halfmask.losses import Loss
 from halfmask.methods.sgd import SplitRows
 from halfmask.storage import plain
+from halfmask.types import Floats
 from halfmask_lab.label_logistic import (
     METHODS,
     Setting,
     _first_below,
     excess_bound,
-    minimum,
-    risk,
     run,
     synthetic,
 )
+from halfmask_lab.results import mean_loss, minimum
+
+
+def problem(setting: Setting, seed: int) -> tuple[Loss, Floats, Floats]:
+    split = SplitRows.of(synthetic(setting, seed=seed))
+    return split.loss, split.public[:], split.target
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +90,9 @@ def test_measured_excess_is_never_above_the_corrected_bound(small: dict[str, Any
 def test_bounds_are_worth_something_at_the_published_size() -> None:
     """Below what no model at all loses, so that staying under them says something."""
     setting = Setting(rows=8000, columns=10, classes=3)
-    split = SplitRows.of(synthetic(setting, seed=0))
-    idle = risk(split, np.zeros(split.shape)) - risk(split, minimum(split))
+    given = problem(setting, seed=0)
+    best = minimum(*given)
+    idle = mean_loss(*given, np.zeros(best.shape)) - mean_loss(*given, best)
     assert excess_bound("one-shot", setting, epsilon=4.0, steps=1000) < idle / 2
     assert excess_bound("sgd", setting, epsilon=4.0, steps=1000) < idle / 2
 
@@ -113,8 +120,9 @@ def test_where_two_curves_cross_for_good() -> None:
 
 
 def test_the_minimum_is_one() -> None:
-    split = SplitRows.of(synthetic(Setting(rows=300, columns=4, classes=3), seed=2))
-    best = minimum(split)
+    given = problem(Setting(rows=300, columns=4, classes=3), seed=2)
+    best = minimum(*given)
     rng = np.random.default_rng(0)
     for _ in range(20):
-        assert risk(split, best + 0.1 * rng.normal(size=best.shape)) > risk(split, best)
+        other = best + 0.1 * rng.normal(size=best.shape)
+        assert mean_loss(*given, other) > mean_loss(*given, best)

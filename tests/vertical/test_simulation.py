@@ -23,7 +23,8 @@ from halfmask.vertical.simulation import (
     simulate_fdml,
 )
 from halfmask_lab import a9a, gisette
-from halfmask_lab.vertical_runs import choose_rho, choose_step_size, draw, held_out
+from halfmask_lab.results import saved
+from halfmask_lab.vertical_runs import choose_rho, choose_step_size, held_out, panels
 
 
 @pytest.fixture
@@ -151,12 +152,11 @@ def test_settings_are_chosen_on_training_rows_that_are_held_out(task):
 def test_figures_are_drawn(task, tmp_path):
     history = simulate_admm(task, AdmmConfig(rounds=3, noise="none")).history
     levels = {"central": 0.5, "local": 0.6}
-    path = draw(
-        tmp_path, "x", title="t", curves={"admm": history}, noisy={"n": history}, levels=levels
-    )
+    curves = {"curves": {"admm": history}, "noisy": {"n": history}}
+    path = saved(tmp_path / "x.png", lambda: panels(title="t", **curves, levels=levels))
     assert path is not None
     assert (tmp_path / "x.png").stat().st_size > 10_000
-    assert draw(None, "x", title="t", curves={}, noisy={}, levels=levels) is None
+    assert saved(None, lambda: panels(title="t", **curves, levels=levels)) is None
 
 
 if os.environ.get("HALFMASK_DATA"):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -159,11 +160,9 @@ def curve_epsilon(
         if high > _HIGHEST:
             return epsilon(low)
     # The lower end never explains the advantage: what is returned stays a lower bound.
-    while high - low > 1:
-        middle = (low + high) // 2
-        below = _variation(charged, relation, middle) < advantage
-        low, high = (middle, high) if below else (low, middle)
-    return epsilon(low)
+    between = range(low + 1, high)
+    explains = partial(_variation, charged, relation)
+    return epsilon(low + bisect_left(between, advantage, key=explains))
 
 
 def _scale(place: int) -> float:

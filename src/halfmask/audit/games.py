@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from halfmask.accounting.accountant import epsilon as account
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import noise_multiplier
-from halfmask.accounting.events import Contribution, Event, Relation
+from halfmask.accounting.events import Contribution, Event, PoissonGaussianEvent, Relation
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit.distinguish import Game
 from halfmask.audit.transcript import Recorder, Release, Replayer, Transcript, log_likelihood_ratio
@@ -41,7 +42,7 @@ def enough_runs(epsilon: float, *, least: int = 96_000, most: int = 640_000) -> 
     return int(min(max(most / epsilon**2, least), most))
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(eq=False)
 class FitGame(Game):
     """`fit(table, releaser)` on two neighbouring inputs, observed through all its releases.
 
@@ -49,18 +50,20 @@ class FitGame(Game):
     for sampled steps it is exact where only the canary (unit 0) contributes.
     `stage` names the releases of one event: then the claim is that event alone, and the releases
     before it are those of one recorded run, which the guarantee of a stage holds for whatever they
-    are.
+    are. Without `runs` they are enough for the budget's epsilon.
     """
 
     mechanism: str
     budget: Budget
-    first: Any
-    second: Any
+    inputs: tuple[Any, Any]
     fit: Fit
-    runs: int
+    _: KW_ONLY
+    runs: int = 0
     stage: str | None = None
 
     def __post_init__(self) -> None:
+        self.first, self.second = self.inputs
+        self.runs = self.runs or enough_runs(self.budget.epsilon)
         self.relation = self.accounted = self.budget.relation
         self.delta = self.budget.delta
         told = Recorder(self._ledger(), noise_source(), whole_plan=True).run(self.fit, self.first)
@@ -94,7 +97,7 @@ class FitGame(Game):
         return Replayer(self._told, self._ledger(), noise_source(), until=self._begin, **given)
 
     def _record(self, second: bool) -> Transcript:
-        return self._recorder().run(self.fit, self.second if second else self.first)
+        return self._recorder().run(self.fit, self.inputs[second])
 
     def _exact(self, told: Transcript, second: bool) -> tuple[list[Floats], list[Floats]]:
         """What either input would have released without noise, where `told` was made by one."""
@@ -136,7 +139,7 @@ class FitGame(Game):
         if self._fixed is None or any(release.sampled for release in self._told.releases):
             return np.array([self.play(bool(coin)) for coin in second])
         scores = np.empty(len(second))
-        for side, given in enumerate((self.first, self.second)):
+        for side, given in enumerate(self.inputs):
             recorder = self._recorder()
             releases = recorder.run(self.fit, given).releases[self._begin :]
             if not self._is_fixed(releases, bool(side)):
@@ -156,27 +159,6 @@ class FitGame(Game):
         return math.sqrt(
             sum(float(np.sum((two - one) ** 2)) / each.noise_std**2 for each, one, two in pairs)
         )
-
-
-def fit_game(
-    name: str,
-    claim: Budget,
-    inputs: tuple[Any, Any],
-    fit: Fit,
-    *,
-    runs: int | None = None,
-    stage: str | None = None,
-) -> FitGame:
-    """The game of `fit` on two inputs within `claim`."""
-    return FitGame(
-        mechanism=name,
-        budget=claim,
-        first=inputs[0],
-        second=inputs[1],
-        fit=fit,
-        runs=enough_runs(claim.epsilon) if runs is None else runs,
-        stage=stage,
-    )
 
 
 def fit_of(method: Callable[..., Any], config: Any = None) -> Fit:
@@ -220,25 +202,28 @@ def step_game(
     long as the clip norm of 1.
     """
     noise = noise_multiplier(claim, rate=rate, steps=steps, contribution=contribution)
-
-    def fit(value: Floats, releaser: Releaser) -> None:
-        step = PrivateStep(
-            releaser,
-            rows=1,
-            rate=rate,
-            clip_norm=1.0,
-            noise_multiplier=noise,
-            steps=steps,
-            contribution=contribution,
-            what="gradient canaries",
-        )
-        for _ in range(steps):
-            step.release(Canary(value=value))
-
+    event = PoissonGaussianEvent(
+        noise_multiplier=noise, rate=rate, steps=steps, contribution=contribution
+    )
     one = np.array([2.0, 0.0])
     other = -one if contribution == "general" else np.array([0.0, 2.0])
     pair = (np.zeros(2), one) if claim.relation == "withhold" else (other, one)
-    return fit_game(name, claim, pair, fit, runs=runs)
+    return FitGame(name, claim, pair, partial(canary_steps, event), runs=runs)
+
+
+def canary_steps(event: PoissonGaussianEvent, value: Floats, releaser: Releaser) -> list[Floats]:
+    """What `PrivateStep` releases of a canary, in steps that are charged as `event`."""
+    step = PrivateStep(
+        releaser,
+        rows=1,
+        rate=event.rate,
+        clip_norm=1.0,
+        noise_multiplier=event.noise_multiplier,
+        steps=event.steps,
+        contribution=event.contribution,
+        what="gradient canaries",
+    )
+    return [step.release(Canary(value=value)) for _ in range(event.steps)]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -270,10 +255,11 @@ STANDSTILL = 1e-30
 a canary contributes is then the same in every step."""
 
 
-def one_row(*, classes: int) -> Table:
-    """A single private row of norm 1, with a label that has `classes` values."""
+def one_row(*, classes: int) -> tuple[Table, Table]:
+    """A single private row of norm 1, with the first and the second of `classes` labels."""
     table = Table.from_arrays(np.array([[1.0, 0.0]] * classes), np.arange(classes), row_norm=1.0)
-    return replace(table.kept(np.arange(1)), label=np.array([0]))
+    first, second = (replace(table.kept(np.arange(1)), label=np.array([code])) for code in (0, 1))
+    return first, second
 
 
 def sampled_fit(
@@ -289,6 +275,6 @@ def sampled_fit(
     """
     runs = enough_runs(claim.epsilon, least=10_000, most=40_000)
     if claim.relation == "replace":
-        return fit_game(name, claim, tables, fit_of(method, config), runs=runs)
+        return FitGame(name, claim, tables, fit_of(method, config), runs=runs)
     contribution: Contribution = "label" if name == "label" else "general"
     return step_game(name, claim, rate=RATE, steps=STEPS, contribution=contribution, runs=runs)

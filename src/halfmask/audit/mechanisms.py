@@ -21,7 +21,6 @@ from halfmask.audit.games import (
     STEPS,
     FitGame,
     enough_runs,
-    fit_game,
     fit_of,
     furthest,
     one_row,
@@ -103,7 +102,7 @@ STAGES: dict[str, _Kind] = {
 def additive(claim: Budget) -> Game:
     """The whole fit: the label of a row turns round. No row moves all stages by their bounds."""
     tables = _tables(_Kind(), math.ceil(_STRENGTH / claim.mu), claim.relation)
-    return fit_game("additive", claim, tables, fit_of(fit_additive), runs=_ADAPTIVE_RUNS)
+    return FitGame("additive", claim, tables, fit_of(fit_additive), runs=_ADAPTIVE_RUNS)
 
 
 def _stage(name: str, claim: Budget) -> Game:
@@ -130,7 +129,7 @@ def _stage(name: str, claim: Budget) -> Game:
     # What was released before is the auditor's choice too: it decides what the rare row scores.
     return furthest(
         [
-            fit_game(
+            FitGame(
                 f"additive-{name}", whole, tables, fit_of(fit_additive), runs=runs, stage=stage.what
             )
             for _ in range(8 if kind.rare else 1)
@@ -154,7 +153,7 @@ def _tables(kind: _Kind, rows: int, relation: Relation) -> tuple[Table, Table]:
     schema = Schema(label, tuple(columns))
     ends: tuple[Any, Any] = (-1.0, 1.0) if kind.number else ("no", "yes")
 
-    def frame(level: str, end: Any) -> pa.Table:
+    def cells(level: str, end: Any) -> dict[str, list[Any]]:
         if kind.rare:
             # So rare that its score lies beyond the ends at which scores are cut; of a number half
             # is told, so that either end is far from its score.
@@ -178,15 +177,13 @@ def _tables(kind: _Kind, rows: int, relation: Relation) -> tuple[Table, Table]:
             given["open"] = second
         if kind.pairs:
             given["second"] = second
-        return pa.table({name: pa.array(cells) for name, cells in given.items()})
+        return given
 
     level = "b" if kind.rare else "a"
-    one = frame(level, ends[0])
-    two = frame(level, None)
+    other = cells(level, None)
     if relation == "replace":
-        two = frame("b" if kind.jump else level, ends[1] if kind.flip else ends[0])
-    encoder = Encoder.fit(schema, one)
-    return encoder.encode(one), encoder.encode(two)
+        other = cells("b" if kind.jump else level, ends[1] if kind.flip else ends[0])
+    return _read(schema, cells(level, ends[0]), other)
 
 
 def _two_levels(name: str, role: Role) -> Column:
@@ -240,7 +237,7 @@ def gd(claim: Budget) -> Game:
     config = GdConfig(clip=0.05, radius=1e-3, spread=1e6, steps=steps)
     tables = _neighbours(claim.relation, rows=1, width=2 if claim.relation == "replace" else 128)
 
-    return fit_game("gd", claim, tables, fit_of(fit_gd, config))
+    return FitGame("gd", claim, tables, fit_of(fit_gd, config))
 
 
 def one_shot(claim: Budget) -> Game:
@@ -253,7 +250,7 @@ def one_shot(claim: Budget) -> Game:
             private = second.private.copy()
             private[0] = np.cos(angle), np.sin(angle)
             second = second.with_blocks(private=private)
-        return fit_game("one-shot", claim, (first, second), fit)
+        return FitGame("one-shot", claim, (first, second), fit)
 
     angles = np.linspace(0, np.pi, 13) if claim.relation == "replace" else [0.0]
     return furthest([game(float(angle)) for angle in angles])
@@ -268,16 +265,16 @@ def sgd(claim: Budget) -> Game:
 
 def label(claim: Budget) -> Game:
     """Algorithm 1 with a private label of three classes and public features."""
-    base = one_row(classes=3)
-    table = replace(
-        base.with_blocks(public=base.private, private=np.zeros((1, 0))),
-        public_norm=1.0,
-        private_norm=0.0,
-        public_sources=base.private_sources,
-        private_sources=(),
+    first, second = (
+        replace(
+            row.with_blocks(public=row.private, private=np.zeros((1, 0))),
+            public_norm=1.0,
+            private_norm=0.0,
+            public_sources=row.private_sources,
+            private_sources=(),
+        )
+        for row in one_row(classes=3)
     )
-    first = replace(table, label=np.array([0]))
-    second = replace(table, label=np.array([1]))
     config = SgdConfig(rate=RATE, steps=STEPS)
     return sampled_fit("label", fit_sgd, (first, second), config, claim)
 
@@ -307,7 +304,7 @@ def gd_public_label(claim: Budget) -> Game:
     cells = {"level": ["a", "b"] * 2, "y": ["no", "yes"] * 2}
     other = {"level": ["b", "b", "a", "b"]} if replaced else {"y": [None, *cells["y"][1:]]}
     fit = fit_of(fit_gd, GdConfig(steps=1))
-    return fit_game("gd-public-label", claim, _read(schema, cells, other), fit)
+    return FitGame("gd-public-label", claim, _read(schema, cells, other), fit)
 
 
 def gd_lecture(claim: Budget) -> Game:
@@ -324,7 +321,7 @@ def gd_lecture(claim: Budget) -> Game:
     other: dict[str, list[str | None]] = {"y": ["yes" if replaced else None, "yes"]}
     config = LectureConfig(loss="smoothed-hinge", steps=3, radius=1e-3)
     fit = fit_of(fit_gd, config)
-    return fit_game("gd-lecture", claim, _read(schema, cells, other), fit)
+    return FitGame("gd-lecture", claim, _read(schema, cells, other), fit)
 
 
 def sgd_public(claim: Budget) -> Game:
@@ -355,7 +352,7 @@ def _two_rows(relation: Relation, *, private: bool) -> tuple[Table, Table]:
 def units(claim: Budget) -> Game:
     """One release about a unit of two rows, both of which change."""
     tables = _two_rows(claim.relation, private=False)
-    return fit_game("units", claim, tables, fit_of(fit_one_shot))
+    return FitGame("units", claim, tables, fit_of(fit_one_shot))
 
 
 def sgd_units(claim: Budget) -> Game:
@@ -375,7 +372,7 @@ def label_span(claim: Budget) -> Game:
     end = "yes" if claim.relation == "replace" else None
     tables = _read(schema, {"level": ["a", "b"], "y": ["no", "no"]}, {"y": [end, "no"]})
     fit = fit_of(fit_label_span, LabelSpanConfig(passes=2))
-    return fit_game("label-span", claim, tables, fit)
+    return FitGame("label-span", claim, tables, fit)
 
 
 MECHANISMS: dict[str, Make] = {

@@ -13,7 +13,7 @@ import numpy as np
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.calibrate import noise_multiplier
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import RATE, STANDSTILL, STEPS, fit_game, fit_of, one_row, sampled_fit
+from halfmask.audit.games import RATE, STANDSTILL, STEPS, FitGame, fit_of, one_row, sampled_fit
 from halfmask.mechanisms.release import Releaser
 from halfmask.table import Table
 
@@ -23,13 +23,10 @@ def mlp(claim: Budget) -> Game:
     from halfmask.neural.config import NetworkDpSgdConfig
     from halfmask.neural.method import fit_mlp
 
-    table = one_row(classes=2)
-    first = replace(table, label=np.array([0]))
-    second = replace(table, label=np.array([1]))
     config = NetworkDpSgdConfig(
         rate=RATE, steps=STEPS, clip_norm=0.01, learning_rate=STANDSTILL, hidden=4
     )
-    return sampled_fit("mlp", fit_mlp, (first, second), config, claim)
+    return sampled_fit("mlp", fit_mlp, one_row(classes=2), config, claim)
 
 
 def mlp_means(claim: Budget) -> Game:
@@ -47,7 +44,7 @@ def mlp_means(claim: Budget) -> Game:
     small = PretrainConfig(hidden=2, networks=1, epochs=1)
 
     fit = fit_of(fit_mlp, MlpConfig(pretrain=small))
-    return fit_game("mlp-means", claim, (table, table.with_blocks(private=rows)), fit)
+    return FitGame("mlp-means", claim, (table, table.with_blocks(private=rows)), fit)
 
 
 def mlp_correction(claim: Budget) -> Game:
@@ -87,4 +84,4 @@ def mlp_correction(claim: Budget) -> Game:
     first, second = padded.clone(), padded.clone()
     first[0] = 1.0
     second[0] = -1.0 if claim.relation == "replace" else 0.0
-    return fit_game("mlp-correction", claim, (first, second), fit)
+    return FitGame("mlp-correction", claim, (first, second), fit)

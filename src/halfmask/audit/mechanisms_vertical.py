@@ -13,7 +13,7 @@ import numpy as np
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import FitGame, enough_runs, fit_game
+from halfmask.audit.games import FitGame, enough_runs
 from halfmask.audit.transcript import Recorder
 from halfmask.mechanisms.release import Releaser
 from halfmask.vertical.admm_party import AdmmParty, ShareNoise
@@ -41,7 +41,7 @@ def _shares(
     strength: float,
     *,
     claim: Budget,
-    runs: int | None = None,
+    runs: int = 0,
 ) -> FitGame:
     """All rounds of one party; every message asks for the same target."""
 
@@ -51,7 +51,7 @@ def _shares(
             asked = party.released - target
             party.share(residual=asked, dual=np.zeros(len(target)), rho=1.0, divisor=1)
 
-    return fit_game(name, claim, (blocks[0], blocks[1]), fit, runs=runs)
+    return FitGame(name, claim, blocks, fit, runs=runs)
 
 
 def _ratio(noise: str, claim: Budget) -> float:
@@ -86,6 +86,13 @@ def admm_column(claim: Budget) -> Game:
     return _shares("admm-column", blocks, np.ones(1), noise, 1e-3, claim=claim)
 
 
+def _trained(side: ExpertParty, targets: np.ndarray) -> Message:
+    """What an expert answers to a label holder who sends these targets."""
+    return side.answer(
+        Message(kind="expert-train", run="audit", round=1, arrays={"targets": targets})
+    )
+
+
 def experts(claim: Budget) -> Game:
     """One party of the experts, asked to train; the auditor is the label holder who sent targets.
 
@@ -96,24 +103,22 @@ def experts(claim: Budget) -> Game:
     """
     config = ExpertsConfig(prior_reach=1e-12, steps=16)
     rows = ExpertRows(row_norm=1.0, nonnegative=False, label_private=True, target_excess=200.0)
-    mu = claim.mu
-    ratio = mu
+    ratio = claim.mu
     if claim.relation == "withhold":
-        ratio = mu / expert_costs(rows, 1.0, config).withhold
+        ratio /= expert_costs(rows, 1.0, config).withhold
 
     def fit(given: tuple[np.ndarray, np.ndarray], releaser: Releaser) -> Any:
         matrix, targets = given
         side = ExpertParty(
             "audited", matrix, rows=rows, ratio=ratio, releaser=releaser, config=config
         )
-        asked = Message(kind="expert-train", run="audit", round=1, arrays={"targets": targets})
-        return side.answer(asked)
+        return _trained(side, targets)
 
     first = np.ones((1, 1)), np.array([201.0])
     second = (
         (first[0], np.array([-200.0])) if claim.relation == "replace" else (0 * first[0], first[1])
     )
-    return fit_game("experts", claim, (first, second), fit)
+    return FitGame("experts", claim, (first, second), fit)
 
 
 def fdml(claim: Budget) -> Game:
@@ -139,7 +144,7 @@ def fdml(claim: Budget) -> Game:
             side.answer(Message(kind="fdml-step", **steps, **place))
 
     other = -1.0 if claim.relation == "replace" else 0.0
-    return fit_game("fdml", claim, (np.array([[1.0]]), np.array([[other]])), fit)
+    return FitGame("fdml", claim, (np.array([[1.0]]), np.array([[other]])), fit)
 
 
 def counts(claim: Budget) -> Game:
@@ -153,13 +158,12 @@ def counts(claim: Budget) -> Game:
         side = ExpertParty(
             "audited", matrix, rows=known, ratio=whole.mu, releaser=releaser, aggregate_share=0.5
         )
-        asked = Message(kind="expert-train", run="audit", round=1, arrays={"targets": targets})
-        return side.answer(asked)
+        return _trained(side, targets)
 
     first = np.repeat([-1.0, 1.0], 50)[:, None]
     second = first.copy()
     second[0] = 1.0 if claim.relation == "replace" else 0.0
-    return fit_game(
+    return FitGame(
         "counts",
         whole,
         (first, second),
@@ -202,7 +206,7 @@ def expert_labels(claim: Budget) -> Game:
         terms = charge_labels(coordinator, releaser, claim)
         return train_experts(coordinator, terms=terms)
 
-    return fit_game("expert-labels", claim, (np.array([0.0, 1.0]), np.array([1.0, 1.0])), fit)
+    return FitGame("expert-labels", claim, (np.array([0.0, 1.0]), np.array([1.0, 1.0])), fit)
 
 
 def randomised_response(claim: Budget) -> Game:
@@ -211,4 +215,4 @@ def randomised_response(claim: Budget) -> Game:
     def fit(labels: np.ndarray, releaser: Releaser) -> Any:
         return hide_labels(labels, epsilon=claim.epsilon, releaser=releaser)
 
-    return fit_game("randomised-response", claim, (np.array([0.0, 1.0]), np.array([1.0, 1.0])), fit)
+    return FitGame("randomised-response", claim, (np.array([0.0, 1.0]), np.array([1.0, 1.0])), fit)

@@ -27,11 +27,11 @@ from halfmask.accounting.events import (
 from halfmask.accounting.gaussian import gaussian_mu
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit.distinguish import Game
-from halfmask.audit.games import Canary, ScoreGame, enough_runs, fit_game
+from halfmask.audit.games import FitGame, ScoreGame, canary_steps, enough_runs
 from halfmask.audit.mechanisms_vertical import one_share
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import NoiseSource, UnsafeSeededNoise, add_gaussian, noise_source
-from halfmask.mechanisms.release import PrivateStep, Releaser, Sensitivity
+from halfmask.mechanisms.release import Releaser, Sensitivity
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder
 from halfmask.types import Floats
@@ -193,7 +193,7 @@ def dropped_rows(claim: Budget, *, corrected: bool) -> Game:
         counts = {table.n for table in tables}
         assert len(counts) == 1, "the number of rows depends on a private cell"
         sums = tables[0].private.sum(axis=0), tables[1].private.sum(axis=0)
-        return fit_game(_named("dropped-rows", True), claim, sums, released_sum, runs=_CERTAIN_RUNS)
+        return FitGame(_named("dropped-rows", True), claim, sums, released_sum, runs=_CERTAIN_RUNS)
 
     def run(second: bool) -> float:
         kept = [dose for dose in cells[second] if dose is not None]
@@ -288,12 +288,11 @@ def lipschitz(claim: Budget, *, corrected: bool) -> Game:
         if not corrected:
             took_part = seen[:, 0] > common / 2
             return _known(seen[:, 1], took_part, 1.0, noise)
-        score = 0.0
-        for mean, sign in ((contribution, 1), (opposite, -1)):
-            tilt = (seen @ mean - 0.5) / noise**2
-            mixed = np.logaddexp(math.log1p(-event.rate), math.log(event.rate) + tilt)
-            score += sign * float(mixed.sum())
-        return score
+        # Along a contribution of norm 1.
+        ours, other = (
+            _mixture(seen @ mean, 1.0, event.rate, noise).sum() for mean in (contribution, opposite)
+        )
+        return float(ours - other)
 
     return _game("lipschitz", corrected, claim, event, run, runs=_RUNS, accounted=accounted)
 
@@ -358,18 +357,9 @@ def _opposite_steps(
     event = PoissonGaussianEvent(noise_multiplier=noise, rate=1.0, contribution=contribution)
 
     def run(second: bool) -> float:
-        ledger = MemoryLedger(epsilon=1e6, delta=claim.delta)
-        step = PrivateStep(
-            Releaser(ledger, noise_source()),
-            rows=1,
-            rate=1.0,
-            clip_norm=1.0,
-            noise_multiplier=noise,
-            steps=1,
-            contribution=contribution,
-            what="gradient canaries",
-        )
-        return float(step.release(Canary(value=np.array([1.0 if second else -1.0])))[0])
+        releaser = Releaser(MemoryLedger(epsilon=1e6, delta=claim.delta), noise_source())
+        [released] = canary_steps(event, np.array([1.0 if second else -1.0]), releaser)
+        return float(released[0])
 
     wanted = enough_runs(claim.epsilon, least=runs[0], most=runs[1])
     return _game(name, corrected, claim, event, run, runs=wanted, accounted=accounted)

@@ -74,28 +74,19 @@ def account(
         return accountant.epsilon([event], delta=delta, relation=under)
 
     shown = "" if noise is None else f"{noise:.6g}"
+    budget = None if epsilon is None else Budget(epsilon=epsilon, delta=delta, relation=under)
     if noise is None:
-        assert epsilon is not None
+        assert budget is not None
         assert steps is not None
-        noise = noise_multiplier(
-            Budget(epsilon=epsilon, delta=delta, relation=under),
-            rate=q,
-            steps=steps,
-            contribution=contribution,
-        )
+        noise = noise_multiplier(budget, rate=q, steps=steps, contribution=contribution)
         shown = f"{round_up(noise):.6g}"  # whoever copies it must not pay more
     elif steps is None:
-        assert epsilon is not None
-        steps = most_steps(
-            Budget(epsilon=epsilon, delta=delta, relation=under),
-            rate=q,
-            noise_multiplier=noise,
-            contribution=contribution,
-        )
+        assert budget is not None
+        steps = most_steps(budget, rate=q, noise_multiplier=noise, contribution=contribution)
         if steps == 0:
             raise InputError(
-                f"Not even one step with noise {noise:g} stays within epsilon {printed(epsilon)}. "
-                "Give a larger --noise or --epsilon."
+                f"Not even one step with noise {noise:g} stays within epsilon "
+                f"{printed(budget.epsilon)}. Give a larger --noise or --epsilon."
             )
     accounted = spent(noise, steps)
     claimed = accounted if epsilon is None else epsilon

@@ -9,6 +9,7 @@ Derivations: docs/proofs/bounds.md.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 
 from halfmask.errors import InputError
@@ -199,10 +200,7 @@ def rows_for_error(bound: Callable[[int], float], error: float) -> int:
                 f"No number of rows brings the bound to {error:g}: ask for a larger error, "
                 "or allow more steps."
             )
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if bound(middle) <= error else (middle, high)
-    return high
+    return low + 1 + bisect_left(range(low + 1, high), True, key=lambda n: bound(n) <= error)
 
 
 def check_error(error: float) -> None:

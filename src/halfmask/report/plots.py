@@ -26,6 +26,7 @@ RULE = "#c4c6cf"
 SERIES = ("#0072b2", "#c14a00", "#007a5a", "#aa4499", "#6b5b00", "#5a5a66")
 _DASHES = ("-", "--", "-.", ":", "-", "--")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
+_HATCHED: dict[str, Any] = {"color": SERIES[1], "hatch": "//", "edgecolor": "#ffffff"}
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 Point = tuple[float, float]
@@ -82,6 +83,13 @@ def new_axes(width: float = 4.6, height: float = 3.1) -> Axes:
         return Figure(figsize=(width, height)).subplots()
 
 
+@contextmanager
+def _drawing(ax: Axes | None, *size: float) -> Iterator[Axes]:
+    """The axes to draw on in our style: those given, or new ones of this size."""
+    with house_style():
+        yield ax or new_axes(*size)
+
+
 def save(ax: Axes, path: Path, **how: Any) -> None:
     """The figure of `ax` as a file, whole or not there."""
     drawn = ax.figure.figure  # the whole one, where axes are part of a part; also before 3.10
@@ -107,8 +115,7 @@ def epsilon_curve(
     ax: Axes | None = None,
 ) -> Axes:
     """Epsilon against delta, a line per relation; `mark` is the point that was asked for."""
-    ax = ax or new_axes()
-    with house_style():
+    with _drawing(ax) as ax:
         for place, (name, points) in enumerate(curves.items()):
             ax.plot(*_columns(points), label=name, **_look(place))
         if mark is not None:
@@ -125,14 +132,10 @@ def epsilon_curve(
 
 def belief_bars(rows: Sequence[tuple[float, float]], *, ax: Axes | None = None) -> Axes:
     """Pairs of beliefs before and at most after, as bars."""
-    ax = ax or new_axes()
-    with house_style():
+    with _drawing(ax) as ax:
         places = range(len(rows))
         ax.bar([p - 0.2 for p in places], [b for b, _ in rows], 0.38, color=SERIES[5])
-        bars = ax.bar([p + 0.2 for p in places], [a for _, a in rows], 0.38, color=SERIES[1])
-        for bar in bars:
-            bar.set_hatch("//")
-            bar.set_edgecolor("#ffffff")
+        ax.bar([p + 0.2 for p in places], [a for _, a in rows], 0.38, **_HATCHED)
         for place, pair in zip(places, rows, strict=True):
             for shift, value in zip((-0.2, 0.2), pair, strict=True):
                 shown = percent(value, up=shift > 0)
@@ -151,8 +154,7 @@ def budget_steps(
     """Epsilon after each charge, with the limit of the ledger."""
     from matplotlib.ticker import MaxNLocator
 
-    ax = ax or new_axes()
-    with house_style():
+    with _drawing(ax) as ax:
         ax.bar(range(1, len(spent) + 1), spent, color=SERIES[0], width=0.6)
         if limit is not None:
             ax.axhline(limit, color=SERIES[1], linestyle="--")
@@ -170,8 +172,7 @@ def budget_steps(
 
 def learning_curve(points: Sequence[Point], *, ax: Axes | None = None) -> Axes:
     """The public loss against steps."""
-    ax = ax or new_axes()
-    with house_style():
+    with _drawing(ax) as ax:
         ax.plot(*_columns(points), color=SERIES[0])
         ax.set_xlabel("step")
         ax.set_ylabel("public loss")
@@ -180,8 +181,7 @@ def learning_curve(points: Sequence[Point], *, ax: Axes | None = None) -> Axes:
 
 def roc(curves: Mapping[str, Sequence[Point]], *, ax: Axes | None = None) -> Axes:
     """True against false positives, a line per class."""
-    ax = ax or new_axes()
-    with house_style():
+    with _drawing(ax) as ax:
         ax.plot([0, 1], [0, 1], color=SERIES[5], linestyle=":", label="guessing")
         for place, (name, points) in enumerate(curves.items()):
             look = {**_look(place), "marker": None}
@@ -194,8 +194,7 @@ def roc(curves: Mapping[str, Sequence[Point]], *, ax: Axes | None = None) -> Axe
 
 def calibration(curves: Mapping[str, Sequence[Point]], *, ax: Axes | None = None) -> Axes:
     """What was observed against what was predicted; on the diagonal predictions are right."""
-    ax = ax or new_axes()
-    with house_style():
+    with _drawing(ax) as ax:
         both = [value for points in curves.values() for point in points for value in point]
         ends = [min(both), max(both)]
         ax.plot(ends, ends, color=SERIES[5], linestyle=":", label="perfect")
@@ -209,8 +208,7 @@ def calibration(curves: Mapping[str, Sequence[Point]], *, ax: Axes | None = None
 
 def reliability(points: Sequence[tuple[float, float, float]], *, ax: Axes | None = None) -> Axes:
     """Observed against predicted shares with their bars; on the diagonal predictions are right."""
-    ax = ax or new_axes()
-    with house_style():
+    with _drawing(ax) as ax:
         predicted, observed = _columns([point[:2] for point in points])
         bars = [point[2] for point in points]
         shown = [*predicted, *observed]
@@ -235,14 +233,10 @@ def reliability(points: Sequence[tuple[float, float, float]], *, ax: Axes | None
 
 def guess_bars(rows: Sequence[tuple[str, float, float, float]], *, ax: Axes | None = None) -> Axes:
     """Right guesses per column, without (plain) and with the model (hatched), and the most."""
-    ax = ax or new_axes(5.0, 1.2 + 0.5 * len(rows))
-    with house_style():
+    with _drawing(ax, 5.0, 1.2 + 0.5 * len(rows)) as ax:
         places = range(len(rows))
         ax.barh([p - 0.2 for p in places], [row[1] for row in rows], 0.36, color=SERIES[5])
-        bars = ax.barh([p + 0.2 for p in places], [row[2] for row in rows], 0.36, color=SERIES[1])
-        for bar in bars:
-            bar.set_hatch("//")
-            bar.set_edgecolor("#ffffff")
+        ax.barh([p + 0.2 for p in places], [row[2] for row in rows], 0.36, **_HATCHED)
         for place, row in zip(places, rows, strict=True):
             ax.plot([row[3]] * 2, [place - 0.42, place + 0.42], color=INK, linewidth=2.5)
         ax.set_yticks(list(places), [row[0] for row in rows])
@@ -256,8 +250,7 @@ def guess_bars(rows: Sequence[tuple[str, float, float, float]], *, ax: Axes | No
 
 def method_bars(rows: Sequence[tuple[str, float]], *, metric: str, ax: Axes | None = None) -> Axes:
     """One number per method, as horizontal bars with the number beside them."""
-    ax = ax or new_axes(5.0, 1.0 + 0.45 * len(rows))
-    with house_style():
+    with _drawing(ax, 5.0, 1.0 + 0.45 * len(rows)) as ax:
         names = [name for name, _ in rows]
         ax.barh(names, [value for _, value in rows], color=SERIES[0], height=0.6)
         for place, (_, value) in enumerate(rows):
@@ -283,8 +276,7 @@ def effect_points(found: DrawnEffect, *, ax: Axes | None = None) -> Axes:
     """What each level adds to the score, with its bar; hollow where noise could have made it."""
     rows = found.rows(most=40 if found.ordered else _NAMED)
     wide = found.ordered and len(rows) > 2
-    ax = ax or new_axes(4.6, 2.9 if wide else 1.0 + 0.27 * len(rows))
-    with house_style():
+    with _drawing(ax, 4.6, 2.9 if wide else 1.0 + 0.27 * len(rows)) as ax:
         places = list(range(len(rows)))
         values = [row.value for row in rows]
         errors = [[row.value - row.low for row in rows], [row.high - row.value for row in rows]]

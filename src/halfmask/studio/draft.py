@@ -257,7 +257,7 @@ class Draft:
         names = [entry.name for entry in self.entries]
         if label not in names:
             raise InputError(f"The data has no column {label!r}.{suggest(label, names)}")
-        self.entries = _only(self.entries, names.index(label), "label")
+        self.entries = tuple(_only(self.entries, names.index(label), "label"))
 
     def _resume(self) -> bool:
         """Take up the draft, unless the schema file was edited elsewhere since."""
@@ -327,29 +327,26 @@ class Draft:
         known: str | None = None,
     ) -> int:
         """Change some columns as one step; returns how many are different now."""
-        chosen = sorted(set(places))
-        self._check(chosen)
-        entries = self.entries
+        chosen = self._chosen(places)
+        entries = list(self.entries)
         if part in ("label", "unit") and len(chosen) > 1:
             raise InputError(f"One column is the {part}, not {len(chosen)}: choose one.")
         for place in chosen:
             if part in ("label", "unit"):
                 entries = _only(entries, place, part)
             elif part is not None:
-                entries = _with(entries, place, replace(entries[place], part=part, max_rows=None))
+                entries[place] = replace(entries[place], part=part, max_rows=None)
             if role is not None:
                 entry = entries[place]
                 back: Purpose = "column" if entry.part in ("out", "unit") else entry.part
-                entries = _with(entries, place, replace(entry, part=back, role=role))
+                entries[place] = replace(entry, part=back, role=role)
             if known is not None:
-                entries = _with(entries, place, entries[place].declared(known))
+                entries[place] = entries[place].declared(known)
         return self._step(entries)
 
     def fill(self, places: Iterable[int]) -> int:
         """Declare what the dictionary knows of these columns; roles are never touched."""
-        chosen = sorted(set(places))
-        self._check(chosen)
-        return self._step(self._filled(chosen, over=True))
+        return self._step(self._filled(self._chosen(places), over=True))
 
     def undo(self) -> bool:
         """Go one step back; False where there is none."""
@@ -374,12 +371,12 @@ class Draft:
         self.keep()
         return True
 
-    def _step(self, entries: tuple[ColumnDraft, ...]) -> int:
+    def _step(self, entries: Sequence[ColumnDraft]) -> int:
         changed = sum(new != old for new, old in zip(entries, self.entries, strict=True))
         if changed:
             self._before = [*self._before[-_MOST_STEPS:], self.entries]
             self._after = []
-            self.entries = entries
+            self.entries = tuple(entries)
             self.keep()
         return changed
 
@@ -393,9 +390,12 @@ class Draft:
                 entries[place] = entry.with_known(found)
         return tuple(entries)
 
-    def _check(self, places: Sequence[int]) -> None:
-        if not all(isinstance(place, int) and 0 <= place < len(self.entries) for place in places):
+    def _chosen(self, places: Iterable[int]) -> list[int]:
+        """Every place once, in order."""
+        chosen = sorted(set(places))
+        if not all(isinstance(place, int) and 0 <= place < len(self.entries) for place in chosen):
             raise InputError("There is no such column.")
+        return chosen
 
     # --- what comes of it
 
@@ -489,24 +489,18 @@ def read_declared(files: Sequence[Path], names: Sequence[str]) -> tuple[dict[str
     found: dict[str, Known] = {}
     strange = 0
     for file in files:
-        of_file = _of_schema(file, names) if file.suffix == ".toml" else _of_dictionary(file)
+        of_file = _of_schema(file, names) if file.suffix == ".toml" else read_dictionary(file)
         strange += sum(name not in names for name in of_file)
-        found |= {name: known for name, known in of_file.items() if name in names}
+        found |= {name: _known(keys) for name, keys in of_file.items() if name in names}
     return found, strange
 
 
-def _of_dictionary(file: Path) -> dict[str, Known]:
-    return {name: _known(keys) for name, keys in read_dictionary(file).items()}
-
-
-def _of_schema(file: Path, names: Sequence[str]) -> dict[str, Known]:
+def _of_schema(file: Path, names: Sequence[str]) -> dict[str, Any]:
     tables = read_tables(file)
     full = expanded(tables, names if patterns(tables) else None, [])
-    made = {name: _known(keys) for name, keys in full.get("columns", {}).items()}
     label = full.get("label", {})
-    if isinstance(label.get("name"), str):
-        made[label["name"]] = _known(label)
-    return made
+    own = {label["name"]: label} if isinstance(label.get("name"), str) else {}
+    return {**full.get("columns", {}), **own}
 
 
 def _known(keys: Mapping[str, Any]) -> Known:
@@ -551,8 +545,8 @@ def _entry(stored: Mapping[str, Any]) -> ColumnDraft:
 
 
 def _only(
-    entries: tuple[ColumnDraft, ...], place: int, part: Literal["label", "unit"]
-) -> tuple[ColumnDraft, ...]:
+    entries: Sequence[ColumnDraft], place: int, part: Literal["label", "unit"]
+) -> list[ColumnDraft]:
     """One column is the label (the unit); what was it before is a column again."""
     made = []
     for at, entry in enumerate(entries):
@@ -566,13 +560,7 @@ def _only(
             made.append(replace(entry, part="column", max_rows=None, missing=None, public=None))
         else:
             made.append(entry)
-    return tuple(made)
-
-
-def _with(
-    entries: tuple[ColumnDraft, ...], place: int, entry: ColumnDraft
-) -> tuple[ColumnDraft, ...]:
-    return (*entries[:place], entry, *entries[place + 1 :])
+    return made
 
 
 def _lacking(entry: ColumnDraft) -> str | None:
@@ -597,13 +585,10 @@ def _lacking(entry: ColumnDraft) -> str | None:
 def _judged(entry: ColumnDraft, tables: Mapping[str, Any]) -> list[str]:
     """What the schema itself says of one declaration."""
     problems: list[str] = []
-    one: dict[str, Any] = {"columns": {}}
     if entry.part == "column":
-        one["columns"] = {entry.name: tables["columns"][entry.name]}
-    elif entry.part == "label":
-        one["label"] = tables["label"]
+        one = {"columns": {entry.name: tables["columns"][entry.name]}}
     else:
-        one["unit"] = tables["unit"]
+        one = {"columns": {}, entry.part: tables[entry.part]}
     schema_parts(one, None, problems)
     own = [text for text in problems if not text.startswith("The schema has no [label]")]
     return [text.split(": ", 1)[0] if len(text) > 400 else text for text in own]
