@@ -118,6 +118,15 @@ def named(name):
     return lambda request: request.reply(values={"party": name})
 
 
+def gone(request):
+    return Error(code=1, reason="no heartbeat")
+
+
+def test_a_node_that_has_gone_is_passed_over_for_the_one_that_came_back():
+    grid = Grid({7: gone, 5: named("a"), 9: named("b")})
+    assert find_parties(grid, {"a", "b"}, timeout=5.0) == {"a": 5, "b": 9}
+
+
 def test_parties_are_found_by_the_names_they_give():
     grid = Grid({7: named("b"), 5: named("a")})
     assert find_parties(grid, {"a", "b"}, timeout=5.0) == {"a": 5, "b": 7}
@@ -129,6 +138,7 @@ def test_parties_are_found_by_the_names_they_give():
         ({1: named("a"), 2: named("a")}, "Two parties named 'a'"),
         ({1: named("a"), 2: named("c")}, "'c' has joined"),
         ({1: named("a")}, "No answer from 'b'"),
+        ({1: named("a"), 2: gone}, r"No answer from 'b' within 1.5 seconds \(no heartbeat\)"),
     ],
 )
 def test_strangers_doubles_and_absent_parties_are_named(nodes, words):

@@ -107,12 +107,22 @@ def _disclosable(error: Exception) -> str:
 
 
 class FlowerChannel:
-    """Requests to named parties over a Flower grid."""
+    """Requests to named parties over a Flower grid.
 
-    def __init__(self, grid: Grid, nodes: Mapping[str, int], timeout: float) -> None:
+    `unreached` collects why Flower could not reach a node, where that is no error of a party's.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        nodes: Mapping[str, int],
+        timeout: float,
+        unreached: list[str] | None = None,
+    ) -> None:
         self._grid = grid
         self._nodes = dict(nodes)
         self._timeout = timeout
+        self._unreached = unreached
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -128,8 +138,11 @@ class FlowerChannel:
             for message_id, name in list(waiting.items()):
                 # One at a time: whatever goes wrong is then known to be this party's.
                 for envelope in self._pulled(message_id, name):
-                    replies[name] = _opened(envelope, name)
                     waiting.pop(message_id, None)
+                    if self._unreached is not None and not envelope.has_content():
+                        self._unreached.append(_shown(envelope.error.reason))
+                    else:
+                        replies[name] = _opened(envelope, name)
             time.sleep(_POLL_SECONDS)
         return replies
 
@@ -166,16 +179,20 @@ def _shown(text: object) -> str:
 
 
 def find_parties(grid: Grid, expected: Collection[str], timeout: float) -> dict[str, int]:
-    """Ask every connected node for its name until all expected parties are there."""
+    """Ask every connected node for its name until all expected parties are there.
+
+    Flower lists a node for a while after it has gone: one that cannot be reached is not there.
+    """
     deadline = time.monotonic() + timeout
     run = secrets.token_hex(8)
     found: dict[str, int] = {}
+    unreached: list[str] = []
     while True:
         fresh = [node for node in grid.get_node_ids() if node not in found.values()]
         names = {str(node): node for node in fresh}
         hello = Message(kind="hello", run=run, round=0)
         wait = max(deadline - time.monotonic(), 1.0)
-        for node, reply in FlowerChannel(grid, names, wait).exchange(hello).items():
+        for node, reply in FlowerChannel(grid, names, wait, unreached).exchange(hello).items():
             name = word(reply.values.get("party"), "party")
             if name not in expected:
                 raise PartyError(f"A party named {name!r} has joined that the run does not name.")
@@ -187,7 +204,11 @@ def find_parties(grid: Grid, expected: Collection[str], timeout: float) -> dict[
             return {name: found[name] for name in expected}
         if time.monotonic() > deadline:
             lacking = ", ".join(repr(name) for name in sorted(set(expected) - set(found)))
-            raise PartyError(f"No answer from {lacking} within {timeout:g} seconds.")
+            why = f" ({unreached[-1]})" if unreached else ""
+            raise PartyError(
+                f"No answer from {lacking} within {timeout:g} seconds{why}: check that the party "
+                "runs, then start again."
+            )
         time.sleep(1.0)
 
 
