@@ -23,7 +23,7 @@ from halfmask.methods.additive_classes import (
     longest_slope,
 )
 from halfmask.model import Model
-from halfmask.schema import Column, Label, Schema
+from halfmask.schema import Column, Label, Schema, Unit
 
 LOUD = 2000.0
 ROLES = ("all", "half", "features", "label")
@@ -318,3 +318,26 @@ def test_private_columns_that_tell_nothing_leave_the_shares() -> None:
         worse.append(-np.mean(np.log(chances)) - best)
     assert np.mean(worse) < 0.002
     assert max(worse) < 0.01
+
+
+def test_people_with_many_rows_leave_a_model_of_private_columns_calibrated() -> None:
+    """Steps weigh people, so that these do not cost noise; shares of classes are those of rows."""
+    rng = np.random.default_rng(4)
+    sizes = rng.choice([1, 2, 12], 9000, p=[0.6, 0.25, 0.15])
+    rows = np.repeat(sizes, sizes)
+    dose = rng.uniform(0, 10, len(rows)) + 2 * (rows > 2)
+    score = 0.25 * dose + 1.2 * (rows > 2) - 2 + rng.logistic(size=len(rows))
+    frame = pd.DataFrame({"dose": dose, "y": np.array(["p", "q", "r"])[np.digitize(score, [0, 2])]})
+    frame["id"] = np.repeat(np.arange(len(sizes)), sizes).astype(str)
+    schema = Schema(
+        label=Label("y", "private", classes=("p", "q", "r")),
+        columns=(Column("dose", "private", "number", bounds=(0.0, 12.0)),),
+        unit=Unit(column="id", max_rows=12),
+    )
+    model = HalfmaskClassifier(schema, epsilon=2.0)
+    means = []
+    for seed in range(8):
+        model.set_params(unsafe_seed=seed).fit(frame)
+        means.append(model.predict_proba(frame).mean(axis=0))
+    told = [np.mean(frame["y"] == each) for each in model.classes_]
+    assert np.mean(means, axis=0) == pytest.approx(told, abs=0.02)

@@ -182,6 +182,14 @@ def _bend(chances: Floats) -> Floats:
     return found
 
 
+def _mean_chances(scores: Floats, variance: Floats) -> Floats:
+    """Mean chances of classes whose scores are normal and do not depend on one another."""
+    draws = np.random.default_rng(0).normal(size=(len(scores), 4096))
+    drawn = scores[:, None] + np.sqrt(variance)[:, None] * draws
+    found: Floats = softmax(drawn, axis=0).mean(axis=1)
+    return found
+
+
 class ClassesRun(AdditiveRun):
     """One fit. Arrays by class have the classes that are learnt; `_pool` maps all to these."""
 
@@ -244,6 +252,10 @@ class ClassesRun(AdditiveRun):
             added = part.intercept - (base if offset is None else 0.0)
             extra = self._scores(stage, private) + added[:, None]
             variance, centre = part.variance, part.mean - (base if offset is None else 0.0)
+            if self._groups is not None and offset is None:
+                # Steps were of weighed rows; base rates are those of rows as they are.
+                move = base - np.log(_mean_chances(base + centre, variance))
+                added, extra, centre = added + move, extra + move[:, None], centre + move
         alone: PublicAlone | None = None
         if self._label_private and offset is not None and everyone is not None:
             if self._groups is not None:
