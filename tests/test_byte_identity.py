@@ -115,7 +115,9 @@ class Told:
     [pytest.param(role, marks=[pytest.mark.slow] * (role == "features")) for role in ROLES],
 )
 @pytest.mark.parametrize("number", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("unit", "form"), [(False, ()), (True, ("--json",))])
+@pytest.mark.parametrize(
+    ("unit", "form"), [(False, ()), pytest.param(True, ("--json",), marks=pytest.mark.slow)]
+)
 def test_all_that_train_stores_and_prints_is_the_same_to_the_byte(
     roles: str,
     number: bool,
@@ -192,7 +194,9 @@ def _charges(content: bytes) -> bytes:
     return json.dumps(kept).encode()
 
 
-@pytest.mark.parametrize("roles", ROLES)
+@pytest.mark.parametrize(
+    "roles", [pytest.param(role, marks=[pytest.mark.slow] * (role == "features")) for role in ROLES]
+)
 @pytest.mark.parametrize("number", [False, True])
 def test_uneven_weights_leave_no_trace_in_the_last_digit(roles: str, number: bool) -> None:
     """Sums of weights that are no whole numbers depend on their order, which must be public."""

@@ -75,7 +75,7 @@ def coverage(fit: Callable[[], Model], *, models: int = 12, judged: int = 4) -> 
         pytest.param("all", "additive", marks=pytest.mark.slow),
         pytest.param("half", "additive", marks=pytest.mark.slow),
         pytest.param("none", "additive", marks=pytest.mark.slow),
-        ("all", "gd"),
+        pytest.param("all", "gd", marks=pytest.mark.slow),
         pytest.param("half", "gd", marks=pytest.mark.slow),
     ],
 )

@@ -56,7 +56,17 @@ def test_halved_noise_of_releases_is_refuted(name, monkeypatch):
     assert audit(name).refuted
 
 
-@pytest.mark.parametrize("name", ["sgd", "label", "full-batch", "mlp", "mlp-correction"])
+# Sampled steps are run for each guess.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sgd",
+        "full-batch",
+        "mlp-correction",
+        pytest.param("label", marks=pytest.mark.slow),
+        pytest.param("mlp", marks=pytest.mark.slow),
+    ],
+)
 def test_halved_noise_of_steps_is_refuted(name, monkeypatch):
     monkeypatch.setattr(release, "add_gaussian", half_the_noise)
     assert audit(name).refuted

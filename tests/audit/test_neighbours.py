@@ -82,6 +82,7 @@ def old_typing(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "level_codes", _old_codes)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("old_typing")
 def test_the_command_finds_the_old_typing_within_10000_cases() -> None:
     # Seeded: with the old typing back, some draws crash pyarrow itself (dates beside floats).

@@ -93,6 +93,7 @@ def rows_by(result: dict[str, Any], **wanted: Any) -> list[dict[str, Any]]:
     return [r for r in result["results"] if all(r[key] == value for key, value in wanted.items())]
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_row_per_fit_and_metric(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     asked = ["reproduce", "tables", "--data", str(folder), "--out", str(out), "--draws", "2"]

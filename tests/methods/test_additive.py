@@ -30,7 +30,10 @@ LOUD = 2000.0
 ROLES = ("all", "half", "features", "label")
 
 
-@pytest.mark.parametrize("roles", ROLES)
+# With a public label each fit has a free model; tests/audit and test_additive_edges.py replay some.
+@pytest.mark.parametrize(
+    "roles", [pytest.param(role, marks=[pytest.mark.slow] * (role == "features")) for role in ROLES]
+)
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_no_neighbour_moves_the_releases_beyond_the_charge(roles: str, data: st.DataObject) -> None:

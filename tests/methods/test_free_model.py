@@ -196,6 +196,7 @@ def test_a_code_beyond_the_levels_goes_where_the_last_level_goes() -> None:
     assert np.all(np.isfinite(model.scores(beyond)))
 
 
+@pytest.mark.slow
 def test_the_missing_level_of_a_number_is_apart_from_its_neighbours() -> None:
     rng = np.random.default_rng(2)
     codes = rng.integers(0, 11, (3000, 1))

@@ -60,6 +60,7 @@ def test_the_learning_curve_is_drawn_where_a_method_left_one(
     assert "no learning curve" in page(gather(trained.folder))
 
 
+@pytest.mark.slow
 def test_covered_scores_are_read_from_what_older_and_damaged_models_hold(
     trained: Trained, tmp_path: Path
 ) -> None:
