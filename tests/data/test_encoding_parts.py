@@ -230,6 +230,7 @@ def test_values_that_fit_have_an_edge_between_any_two() -> None:
         ([5, 1, 1, 1], 2, [0]),
         ([3, 9, 1, 1], 3, [0, 1]),
         ([1, 1, 1, 1, 1, 1], 3, [1, 3]),
+        ([3, 9, 0, 0, 0], 2, [0]),
     ],
 )
 def test_parts_are_even_and_a_heavy_place_has_its_own(

@@ -431,7 +431,7 @@ def even_parts(counts: np.ndarray, most: int) -> np.ndarray:
             ends.append(place - 1)
             rest, held = rest - held, 0.0
         held += count
-        if held >= rest / max(most - len(ends), 1):
+        if len(ends) < most - 1 and held >= rest / (most - len(ends)):
             ends.append(place)
             rest, held = rest - held, 0.0
     return np.unique(np.array(ends, dtype=np.intp))
