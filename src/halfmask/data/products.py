@@ -141,36 +141,37 @@ def _threads() -> int:
 
 
 # --- Scores and sums over rows of codes: looked-up weights and weighted counts, in blocks of rows.
-# Two columns share one packed code, so that a step over all rows is one look-up and one count per
-# pair. A block's codes stay in the processor's cache between the two.
+# A few columns share one packed code, so that a step over all rows is one look-up and one count for
+# all of them. A block's codes stay in the processor's cache between the two.
 
 
 Indices = NDArray[np.intp]
 
 BLOCK = 1 << 15
-# The most levels of two columns together: their table of weights stays in the cache.
-_PACKED = 1 << 14
+# The most levels of columns together: their table of weights stays in the cache. No more than rows,
+# or adding up cells takes longer than rows; but so many in any case.
+_PACKED, _FEW_CELLS = 1 << 14, 1 << 8
 _FEW_ROWS = 1 << 17
 # Of more pairs of levels than these, the sums of a block would take longer to add than its rows.
 _MANY_CELLS = 1 << 17
 
 
 class CodeSums:
-    """The columns' codes, packed in pairs; `packed=False` serves sums and scores of pairs alone."""
+    """The columns' codes, some in one; `packed=False` serves sums and scores of pairs alone."""
 
     def __init__(self, columns: Sequence[CodedColumn], *, packed: bool = True) -> None:
         self.levels = [column.levels for column in columns]
         self._columns = columns
         self.rows = columns[0].rows if columns else 0
         self._packs: list[tuple[list[int], NDArray[np.integer]]] = []
-        members = _pairs(self.levels) if packed else []
+        members = _together(self.levels, self.rows) if packed else []
         kinds = [np.min_scalar_type(int(np.prod([self.levels[m] for m in ms]))) for ms in members]
         with Room(self.rows * sum(kind.itemsize for kind in kinds)) as room:
             for places, kind in zip(members, kinds, strict=True):
                 self._packs.append((places, self._packed(places, kind, room)))
 
     def _packed(self, places: list[int], kind: np.dtype[Any], room: Room) -> NDArray[np.integer]:
-        """One code for the levels of one column or two."""
+        """One code for the levels of a few columns."""
         first = self._columns[places[0]]
         codes: NDArray[np.integer]
         if len(places) == 1 and first.held:
@@ -303,8 +304,8 @@ class CodeSums:
         tables = []
         for members, _ in self._packs:
             table = np.asarray(weights[members[0]], dtype=np.float64)
-            if len(members) == 2:
-                table = np.add.outer(table, weights[members[1]]).ravel()
+            for member in members[1:]:
+                table = np.add.outer(table, weights[member]).ravel()
             tables.append(table)
         return tables
 
@@ -315,24 +316,28 @@ class CodeSums:
     def _by_column(self, totals: Sequence[Floats]) -> list[Floats]:
         found: list[Floats] = [np.zeros(0)] * len(self.levels)
         for (members, _), total in zip(self._packs, totals, strict=True):
-            if len(members) == 1:
-                found[members[0]] = total
-            else:
-                both = total.reshape([self.levels[member] for member in members])
-                found[members[0]], found[members[1]] = both.sum(axis=1), both.sum(axis=0)
+            for member in members[1:][::-1]:
+                # The last column of the code, then what is left of it.
+                split = total.reshape(-1, self.levels[member])
+                found[member], total = split.sum(axis=0), split.sum(axis=1)
+            found[members[0]] = total
         return found
 
 
-def _pairs(levels: Sequence[int]) -> list[list[int]]:
-    """Columns by twos, the widest first, each with the widest other that fits."""
+def _together(levels: Sequence[int], rows: int) -> list[list[int]]:
+    """Columns whose levels are counted as one code: the widest first, with the widest that fit."""
     found = []
+    most = min(_PACKED, max(rows, _FEW_CELLS))
     waiting = sorted(range(len(levels)), key=lambda place: -levels[place])
     while waiting:
-        first = waiting.pop(0)
-        second = next((p for p in waiting if levels[first] * levels[p] <= _PACKED), None)
-        if second is not None:
-            waiting.remove(second)
-        found.append([first] if second is None else [first, second])
+        members, cells = [waiting[0]], levels[waiting[0]]
+        for place in waiting[1:]:
+            if cells * levels[place] <= most:
+                members.append(place)
+                cells *= levels[place]
+        waiting = [place for place in waiting if place not in members]
+        # The widest last: cells are added up along it first.
+        found.append(members[::-1])
     return found
 
 

@@ -163,6 +163,9 @@ def _features(
     return LevelFeatures(groups=groups, vectors=vectors, share=share, size=size, smooth=smooth)
 
 
+_STEPS = 199
+
+
 def _in_unit_ball(vectors: Floats) -> tuple[Floats, float]:
     """Moved to the centre of their smallest ball (nearly), scaled to radius 1; and its radius.
 
@@ -170,11 +173,17 @@ def _in_unit_ball(vectors: Floats) -> tuple[Floats, float]:
     """
     if not vectors.size:
         return vectors, 1.0
-    centre = vectors.mean(axis=0)
-    for step in range(2, 200):
-        apart = vectors - centre
-        far = int(np.argmax(np.einsum("ij,ij->i", apart, apart)))
-        centre = centre + apart[far] / step
+    # Squared distances from the centre, less its own square: they are linear in the centre.
+    squares = np.einsum("ij,ij->i", vectors, vectors)
+    from_each = squares - 2 * (vectors @ vectors.T)
+    away, far = from_each.mean(axis=0), []
+    # Where all are as far away, as categories are, the mean is the centre.
+    if np.ptp(away) > 1e-12 * squares.max():
+        for step in range(2, _STEPS + 1):
+            far.append(int(away.argmax()))
+            away += (from_each[far[-1]] - away) / step
+    weights = np.bincount(np.array(far, dtype=np.intp), minlength=len(vectors)) + 1 / len(vectors)
+    centre = weights @ vectors / weights.sum()
     moved = vectors - centre
     radius = math.sqrt(float(np.einsum("ij,ij->i", moved, moved).max()))
     return (moved / radius, radius) if radius > 0 else (moved[:, :0], 1.0)
