@@ -41,6 +41,8 @@ _MANY_ROWS = 200_000
 # Up to so many rows a second set of trees starts from an additive model: its penalties, its steps,
 # and the parts that it may have in the blend of both.
 _FEW_ROWS = 50_000
+# Below so many rows there are no trees: their leaves would hold a handful of rows each.
+_TREES_FROM = 100
 _PENALTIES = (1000.0, 100.0, 10.0, 1.0)
 _STEPS, _BEND = 30, 1.3
 _BLENDS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -190,7 +192,8 @@ def cross_fitted(
     one group share a fold), that depends on `seed` and the number of rows or groups only. One
     number of trees serves all models: the one with the least loss on held-out rows, unless `trees`
     gives it. Up to 50,000 rows other trees start from an additive model, and the scores of both are
-    blended by that loss, unless `trees` is given. Above 200,000 rows there are two folds, and at
+    blended by that loss, unless `trees` is given; below 100 rows there are no trees and the blend
+    is of the base rate and the additive model. Above 200,000 rows there are two folds, and at
     most 200 trees of twice the rate. Where this is one of several `outputs`, there are three folds
     and as few trees.
     """
@@ -198,12 +201,13 @@ def cross_fitted(
     folds = min(folds, 3) if outputs > 1 else folds
     fold = fold_of_rows(data.columns.rows, _whole_number("folds", folds, least=2), groups, seed)
     fixed = None if trees is None else _whole_number("trees", trees)
+    most = 0 if fixed is None and data.columns.rows < _TREES_FROM else fixed
     none = [np.zeros(data.columns.starts[-1])] * (len(np.unique(fold)) + 1)
-    scores, model = _boosted(data, fold, none, fixed)
+    scores, model = _boosted(data, fold, none, most)
     few = data.columns.rows <= _FEW_ROWS and len(none) > 2 and len(levels) > 0
-    if data.many or not few or fixed is not None:
+    if not few or fixed is not None or (data.many and most is None):
         return scores, model
-    other, second = _boosted(data, fold, _additive_starts(data, fold), None)
+    other, second = _boosted(data, fold, _additive_starts(data, fold), most)
     everyone = np.ones(data.columns.rows, dtype=np.bool_)
     losses = [_loss(data, everyone, scores + part * (other - scores)) for part in _BLENDS]
     part = _BLENDS[int(np.argmin(losses))] if min(losses) < losses[0] * (1 - 1e-6) else 0.0
