@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import expit, logit, ndtri
 from tests.audit.replays import Pair, assert_within_charge, corner_pairs, neighbour_pairs
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
@@ -19,7 +20,12 @@ from halfmask.audit import ReplayError, record, replay
 from halfmask.data.products import CodeSums
 from halfmask.methods import additive_descent
 from halfmask.methods.additive import AdditivePlan, AdditiveRun, comparison_moves
-from halfmask.methods.additive_descent import public_label_moves, slope_bounds, slope_moves
+from halfmask.methods.additive_descent import (
+    levelled,
+    public_label_moves,
+    slope_bounds,
+    slope_moves,
+)
 from halfmask.methods.smooth_codes import level_features
 from halfmask.model import Model
 from halfmask.schema import Column, Label, Role, Schema, Unit
@@ -349,9 +355,9 @@ def test_scores_that_are_far_too_long_are_shortened_and_not_given_up(
 ) -> None:
     compared = AdditiveRun._compared
 
-    def lengthened(run: Any, offset: Any, extra: Any, unit: float, *more: float) -> Any:
-        spread, own, missed = more
-        return compared(run, offset, 4 * extra, unit, 4 * spread, 4 * own, missed)
+    def lengthened(run: Any, offset: Any, extra: Any, unit: float, expected: Any, more: Any) -> Any:
+        longer = tuple(4 * each for each in expected)
+        return compared(run, offset, 4 * extra, unit, longer, more)
 
     schema, people = _schema(ALL, label=label), _people(20_000, 1)
     model = HalfmaskClassifier(schema, epsilon=4.0, unsafe_seed=3)
@@ -360,6 +366,49 @@ def test_scores_that_are_far_too_long_are_shortened_and_not_given_up(
     found = model.fit(people).model_.details["slope"]
     assert found["estimate"] == pytest.approx(slope / 4, abs=0.07)
     assert found["used"] > 0.15
+
+
+@given(
+    offsets=st.lists(st.floats(-6, 6), min_size=1, max_size=5),
+    mean=st.floats(-2, 2),
+    variance=st.floats(0, 9),
+    slope=st.floats(0, 1.5),
+)
+def test_a_levelled_score_has_the_mean_chance_of_its_offset(
+    offsets: list[float], mean: float, variance: float, slope: float
+) -> None:
+    known = np.array(offsets)
+    level = levelled(known, mean, variance, slope)
+    normal = mean + math.sqrt(variance) * ndtri((np.arange(4000) + 0.5) / 4000)
+    chance = expit(known[:, None] + level + slope * normal).mean()
+    assert chance == pytest.approx(expit(known).mean(), rel=0.01, abs=1e-6)
+    assert levelled(known, mean, variance, 0.0) == 0.0
+
+
+@pytest.mark.parametrize("public", [0, 6])
+def test_noise_in_the_steps_leaves_chances_of_a_rare_class_right_on_average(
+    public: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Noisy steps vary more than their average does: an intercept that fits them is too low for it.
+    rng = np.random.default_rng(1)
+    codes = rng.integers(0, 4, (4_000, 12))
+    score = 0.4 * (codes[:, [0, 3, 6, 9]] - 1.5).sum(axis=1) - 3.0
+    label = np.where(rng.random(len(codes)) < expit(score), "yes", "no")
+    people = pd.DataFrame({f"x{j}": codes[:, j] for j in range(12)} | {"y": label})
+    levels = {"kind": "category", "categories": (0, 1, 2, 3)}
+    columns = (Column(f"x{j}", "public" if j < public else "private", **levels) for j in range(12))
+    schema = Schema(Label("y", "private", classes=("no", "yes")), tuple(columns))
+    compared, means = AdditiveRun._compared, []
+
+    def noted(run: Any, offset: Any, extra: Any, *more: Any) -> Any:
+        means.append(expit(offset + extra).mean())
+        return compared(run, offset, extra, *more)
+
+    monkeypatch.setattr(AdditiveRun, "_compared", noted)
+    for seed in range(6):
+        HalfmaskClassifier(schema, epsilon=1.5, delta=1e-6, unsafe_seed=seed).fit(people)
+    off = logit(np.array(means)) - logit(np.mean(label == "yes"))
+    assert np.mean(off) == pytest.approx(0.0, abs=0.1)
 
 
 def test_numbers_are_learnt_and_scaled_back() -> None:

@@ -26,7 +26,16 @@ from halfmask.data.products import BLOCK, CodeSums
 from halfmask.data.units import unit_weights
 from halfmask.mechanisms.release import Releaser
 from halfmask.mechanisms.shards import ALONE, Shards, own_place, total_of
-from halfmask.methods.additive_descent import Descent, PrivatePart, Stage, bounded_weight
+from halfmask.methods.additive_descent import (
+    NODE_SHARES,
+    NODES,
+    Descent,
+    PrivatePart,
+    Stage,
+    bounded_weight,
+    levelled,
+    score_nodes,
+)
 from halfmask.methods.additive_pairs import RELEASES, PairSearch, PairsPart, PairWeights, pair_count
 from halfmask.methods.covered import PublicAlone, covered_classes, covered_numbers
 from halfmask.methods.free_model import (
@@ -67,6 +76,8 @@ _OFF_CENTRE = 0.3
 _SKEW, _SKEW_OF_NUMBERS = 0.3, 0.05
 # By how much a released base rate, or a free model, may typically be off.
 _SHIFT = 0.15
+# By which part of it an intercept that makes chances of a normal score right may be off.
+_NOT_NORMAL = 0.3
 # By how much of a spread errors that are cut may typically move the mean of a number.
 _OFF_BY_CUT = 0.1
 # A window that holds a smaller part of the rows than this was found by chance.
@@ -499,6 +510,8 @@ class AdditiveRun:
             rate = np.clip(expit(known).mean(), 1e-4, 1 - 1e-4)
             middle = float(known.mean() if self._number else logit(rate))
         scores, spread = offset, 0.0 if known is None else float(np.std(known))
+        # Where the mean of the score lies from its middle.
+        mean = 0.0 if known is None or self._number else float(known.mean()) - middle
         weights = [np.zeros(column.levels) for column in self._columns]
         added, bend_edges, bend = 0.0, np.zeros(0), np.zeros(0)
         if self._private:
@@ -515,6 +528,10 @@ class AdditiveRun:
                 weights[place] = weight
             bend = placed[len(self._private)][:-1] if len(stage) > len(self._private) else bend
             spread = math.hypot(spread, unit * part.spread)
+            if not self._number:
+                lies = part.mean - (0.0 if self._public else base)
+                level = self._level(base if known is None else known, lies, part)
+                scores, added, mean = scores + level, added + level, mean + lies + level
         paired = self._paired(scores, base, unit, spread)
         if paired.pairs:
             scores = scores + unit * paired.scores(self._columns)
@@ -526,7 +543,9 @@ class AdditiveRun:
             scores, offset_start = scores + base - middle, offset_start + base - middle
             offset = offset + base - middle
             middle = base
-        shift, slope = self._compared(middle, scores - middle, unit, spread, own, base - middle)
+        shift, slope = self._compared(
+            middle, scores - middle, unit, (mean, spread, own), base - middle
+        )
         alone = offset if self._public and self._private else None
         self._cover(middle + shift + slope * (scores - middle), base, unit, slope * spread, alone)
         start = added if offset_weights is not None else base + added
@@ -567,13 +586,17 @@ class AdditiveRun:
         part = self._descend(stage, offset + tilt, unit, base, known + tilt)
         placed = [unit * table for table in part.by_level()]
         extra = CodeSums(stage).scores(placed) + unit * part.intercept
-        added, own, middle = part.intercept, part.spread, float(np.mean(known))
+        added, own, middle, mean = part.intercept, part.spread, float(np.mean(known)), 0.0
+        if not self._number:
+            level = self._level(known, part.mean, part)
+            extra, added, mean = extra + level, added + level, part.mean + level
         paired = self._paired(offset + extra, middle, unit, math.hypot(float(np.std(known)), own))
         if paired.pairs:
             extra = extra + unit * paired.scores(self._columns)
             added, own = added + paired.intercept, math.hypot(own, paired.spread)
         missed = float(np.average(everyone - known, weights=counted)) if self._number else 0.0
-        shift, slope = self._compared(offset, extra, unit, unit * own, unit * own, missed)
+        spreads = (mean, unit * own, unit * own)
+        shift, slope = self._compared(offset, extra, unit, spreads, missed)
         spread = math.hypot(float(np.std(known)), own)
         self._cover(offset + shift + slope * extra, base, unit, spread)
         weights = [np.zeros(column.levels) for column in self._columns]
@@ -883,6 +906,15 @@ class AdditiveRun:
         self._features |= dict(zip(self._private, features, strict=False))
         return part
 
+    def _level(self, offset: Floats | float, mean: float, part: PrivatePart) -> float:
+        """What the intercept lacks to the mean chance of the offset, as far as noise made it so.
+
+        `mean` is that of the private score. A score that is not normal needs another intercept.
+        """
+        level = levelled(score_nodes(offset), mean, part.spread**2)
+        doubt = math.hypot(self._base_doubt, _NOT_NORMAL * level)
+        return level * (1 - kept_of(doubt, part.intercept_noise))
+
     # --- pairs of columns
 
     def _paired(self, scores: Floats, middle: float, unit: float, spread: float) -> PairsPart:
@@ -923,14 +955,14 @@ class AdditiveRun:
         offset: Floats | float,
         extra: Floats,
         unit: float,
-        spread: float,
-        own: float,
+        expected: tuple[float, float, float],
         missed: float,
     ) -> tuple[float, float]:
         """Shift and slope of offset + shift + slope · extra: where errors by score vanish.
 
-        `spread` is what the standard deviation of `extra` is taken to be, `own` the part of it that
-        private columns have, which noisy counts may tell wrongly.
+        `expected` is what the mean and the standard deviation of `extra` are taken to be, and the
+        part of the latter that private columns have, which noisy counts may tell wrongly. A slope
+        comes with the shift that leaves the mean chance as the offset has it.
 
         By `missed` the mean label exceeds that of the offset. Of a number that is known without a
         cut, and the shift is what makes predictions right on average: errors that are cut would
@@ -941,6 +973,7 @@ class AdditiveRun:
         errors are those of the scores as they are, or large scores would bias the slope.
         """
         assert self._comparison_stage is not None
+        centre, spread, own = expected
         # Short scores multiply errors, which makes noise small; long ones measure curvature.
         short = min(max(spread / unit, 0.1), 2.0)
         long = 3 * short
@@ -953,14 +986,16 @@ class AdditiveRun:
         noisy = self._comparison_stage.release(sums / units, moves) * units
         noise = self._comparison_stage.noise(moves) * units
         believed, doubted = (spread / unit) ** 2, (own / unit) ** 2
-        mean = float(np.clip(noisy[2] / self._even_n, -long, long))
-        mean *= kept_of(_OFF_CENTRE * math.sqrt(believed), float(noise[2] / self._even_n))
+        told_mean = float(np.clip(noisy[2] / self._even_n, -long, long)) - centre
+        mean = centre + told_mean * kept_of(
+            _OFF_CENTRE * math.sqrt(believed), float(noise[2] / self._even_n)
+        )
         told = float(noisy[3] / self._even_n) - mean**2 - believed
         heard = doubted**2 / (doubted**2 + float(noise[3] / self._even_n) ** 2)
         variance = max(believed + heard * told, believed - doubted, 0.02 * believed, 1e-6)
         # Curvatures as released, held against those of a normal score as far as they are noisy.
         known = self._shards.gather(offset) if isinstance(offset, np.ndarray) else offset
-        parts_of_offset = np.quantile(known / unit, (np.arange(20) + 0.5) / 20)
+        parts_of_offset = score_nodes(known) / unit
         normal = self._even_n * self._curvatures(parts_of_offset, mean, variance, short)
         size = np.sqrt(normal[0] * np.array([normal[0], normal[0], normal[3], normal[3]]))
         doubt = _NORMAL * size * np.array([1, short, 1, 1])
@@ -968,14 +1003,26 @@ class AdditiveRun:
         bent = normal + doubt**2 / (doubt**2 + noise[4:] ** 2) * (noisy[4:] - normal)
         bent = bent.reshape(2, 2).T
 
-        def likeliest(slope: float) -> tuple[Floats, Floats]:
-            """Shift, slope less 1 and their covariance, by errors that bend as on the way there."""
+        def level(slope: float) -> float:
+            if self._number:
+                return 0.0
+            whole = levelled(parts_of_offset, mean, variance)
+            return levelled(parts_of_offset, mean, variance, slope) - slope * whole
+
+        def known_at(slope: float) -> tuple[Floats, Floats]:
+            """What errors tell of shift and slope less 1 where they bend as on the way there."""
             way = self._even_n * self._curvatures(parts_of_offset, mean, variance, short, slope)
             bends = bent + (way - normal).reshape(2, 2).T
-            # A shift is small, a slope may be anything.
             precise = bends.T / noise[:2] ** 2
-            covariance = np.linalg.inv(precise @ bends + np.diag([1 / self._off**2, 1e-9]))
-            return covariance @ (precise @ noisy[:2]), covariance
+            return precise @ bends, precise @ noisy[:2]
+
+        def likeliest(slope: float) -> tuple[Floats, Floats]:
+            """Shift, slope less 1 and their covariance."""
+            precision, right = known_at(slope)
+            # A shift is near the one that a slope comes with, a slope may be anything.
+            covariance = np.linalg.inv(precision + np.diag([1 / self._off**2, 1e-9]))
+            found: Floats = covariance @ (right + np.array([level(slope) / self._off**2, 0.0]))
+            return found, covariance.astype(np.float64)
 
         def beyond(slope: float) -> float:
             return 1 + float(likeliest(slope)[0][1]) - slope
@@ -986,10 +1033,12 @@ class AdditiveRun:
         off, covariance = likeliest(at)
         slope, blur = 1 + float(off[1]), math.sqrt(float(covariance[1, 1]))
         used = believed_slope(slope, blur)
-        # The best shift at the slope that is used.
-        shift = float(off[0] + covariance[0, 1] / covariance[1, 1] * (used - slope))
+        # The best shift at the slope that is used, told from the one that this slope comes with.
+        (precision, errors), own_level = known_at(at), level(used)
+        beside = errors[0] - precision[0, 1] * (used - 1) - precision[0, 0] * own_level
+        shift = float(beside / (precision[0, 0] + 1 / self._off**2))
         # Where the scores are given up, the offset alone is left: it needs no shift.
-        shift = min(max(shift, -3 * self._off), 3 * self._off) * min(used, 1.0)
+        shift = own_level + min(max(shift, -3 * self._off), 3 * self._off) * min(used, 1.0)
         if self._number:
             right = missed / unit - used * mean
             shift += kept_of(_OFF_BY_CUT, self._base_doubt / unit) * (right - shift)
@@ -1034,10 +1083,8 @@ class AdditiveRun:
         Or how it bends between offset + z and offset + slope · z. As if z were normal; offsets are
         public, or one released number.
         """
-        nodes = np.linspace(-4, 4, 81)
-        parts = np.exp(-0.5 * nodes**2)
-        z = mean + math.sqrt(variance) * nodes
-        bend = parts / parts.sum()
+        z = mean + math.sqrt(variance) * NODES
+        bend = NODE_SHARES
         if not self._number:
             chance = expit(offsets[:, None] + z)
             weight = bounded_weight(chance, 0.5, 0.5)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import brentq, minimize
 from scipy.special import expit
 
 from halfmask.data.products import BLOCK, CodeSums
@@ -26,6 +26,9 @@ _GRID = np.exp(np.linspace(math.log(0.01), math.log(3.0), 24))
 # Logs of columns' scales vary about a common one by this much; the common one is guessed weakly.
 _SPREAD = 1.2
 _COMMON, _COMMON_SPREAD = math.log(0.15), 1.2
+# A normal score: nodes of its spread, and their shares.
+NODES = np.linspace(-4, 4, 81)
+NODE_SHARES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 # No column gets less than this part of the largest one's norm.
 _LEAST_SCALE = 0.03
 
@@ -211,6 +214,7 @@ class PrivatePart:
     theta: list[Floats]
     intercept: Any  # a number, or one per class
     doubt: Sequence[Floats] = ()  # by column and level: how far off effects may be
+    intercept_noise: float = 0.0  # the standard deviation of the noise in the intercept
 
     @property
     def spread(self) -> float:
@@ -269,13 +273,18 @@ class Descent:
         self._effects = [np.zeros(len(f.share)) for f in features]
         self._rate = self._known_rate()
         self._doubt: list[Floats] = []
+        self._intercept_noise = 0.0
 
     def run(self) -> PrivatePart:
         """Guarantee: docs/proofs/additive.md."""
         scales, factors = self._weigh_columns()
         theta, intercept = self._descend(scales, factors)
         return PrivatePart(
-            features=self._features, theta=theta, intercept=intercept, doubt=self._doubt
+            features=self._features,
+            theta=theta,
+            intercept=intercept,
+            doubt=self._doubt,
+            intercept_noise=self._intercept_noise,
         )
 
     def _known_rate(self) -> float:
@@ -443,7 +452,9 @@ class Descent:
         starts = by_starts = 0.0 * self._start
         by_start_step = 1 / (bend + total)
         again = {int(part * steps) for part in _AGAIN}
+        visited = []
         for step in range(steps):
+            visited.append(point)
             found, by_start = self._released(point, at, factors, bounds, self._gradients)
             found = [g + times(r, p) for g, r, p in zip(found, ridges, point, strict=True)]
             points = [a + p for a, p in zip(points, point, strict=True)]
@@ -470,13 +481,53 @@ class Descent:
             p / steps - times(q, g / steps) for p, g, q in zip(points, gradients, slow, strict=True)
         ]
         start = starts / steps - by_start_step * by_starts / steps
+        if not self._number and np.ndim(start) == 0:
+            # Noisy points vary more than their average: an intercept that fits them is off for it.
+            known = np.full(1, self._start) if self._known is None else score_nodes(self._known)
+            variance = self._variance(theta)
+            apart = [
+                self._variance([p - t for p, t in zip(each, theta, strict=True)])
+                for each in visited[steps // 2 :]
+            ]
+            start += levelled(known, 0.0, variance)
+            start -= levelled(known, 0.0, variance + float(np.mean(apart)))
+            self._intercept_noise = total / (_CONSTANT * float(bend))
         if all(curvature.ndim == 2 for curvature in curvatures):
             each = zip(features, curvatures, noises, scales, strict=True)
             self._doubt = [doubts(f, c, n, max(s, _TYPICAL)) for f, c, n, s in each]
         return theta, start - _mean_score(features, theta)
 
+    def _variance(self, theta: Sequence[Floats]) -> float:
+        """The variance of these coefficients' scores over rows, by released counts."""
+        pairs = zip(self._features, theta, strict=True)
+        return float(sum(np.sum((t @ f.covariance) * t) for f, t in pairs))
+
     def _zeros(self) -> list[Floats]:
         return [np.zeros(f.vectors.shape[1]) for f in self._features]
+
+
+def levelled(offsets: Floats, mean: float, variance: float, slope: float = 1.0) -> float:
+    """What, added to offset + slope · z, z normal, gives the same mean chance as the offset alone.
+
+    A score that varies more has a mean chance nearer to ½, and noise makes scores vary.
+    """
+    spread = slope * math.sqrt(max(variance, 0.0))
+    scores = np.asarray(offsets)[:, None] + slope * mean + spread * NODES
+    wanted = float(expit(offsets).mean())
+
+    def off(shift: float) -> float:
+        return float(expit(scores + shift).mean(axis=0) @ NODE_SHARES) - wanted
+
+    reach = 1 + abs(slope * mean) + 5 * spread
+    if spread == slope * mean == 0 or not off(-reach) < 0 < off(reach):
+        return 0.0  # nothing is added, or all chances are sure
+    return float(brentq(off, -reach, reach, xtol=1e-13))
+
+
+def score_nodes(scores: Floats | float) -> Floats:
+    """Twenty quantiles of scores that are public, or one released number as often."""
+    found: Floats = np.quantile(scores, (np.arange(20) + 0.5) / 20)
+    return found
 
 
 def _mean_score(features: Sequence[LevelFeatures], theta: Sequence[Floats]) -> Any:
