@@ -106,8 +106,23 @@ def _names(block: Floats) -> tuple[str, ...]:
 
 
 def _values(public: Callable[[Any], Any], rows: Any, count: int) -> Floats:
-    """f of the rows, one line of finite numbers each."""
-    block = np.asarray(public(rows), dtype=np.float64)
+    """f of the rows, one line of finite numbers each.
+
+    What f or a conversion says of its failure may quote a cell: its type alone is passed on, and
+    the error is raised after the other is gone, which would stay in its chain otherwise.
+    """
+    failure: str | None = None
+    block: Floats = np.empty(0)
+    try:
+        block = np.asarray(public(rows), dtype=np.float64)
+    except Exception as error:
+        failure = type(error).__name__
+    if failure is not None:
+        raise InputError(
+            f"The public function failed ({failure}): expected one row of numbers per row. Its own "
+            "message may quote private values and is not shown; call the function by itself, on "
+            "rows that are not private, to see it."
+        )
     block = block[:, None] if block.ndim == 1 else block
     if block.ndim != 2 or len(block) != count:
         raise InputError(
