@@ -23,8 +23,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask.accounting.ledger import Ledger, MemoryLedger
 from halfmask.errors import BudgetExceededError, DataError, InputError
-from halfmask.estimators import SpendsAgainWarning, UncoveredStepWarning
+from halfmask.estimators import SpendsAgainWarning, UncoveredStepWarning, with_public_part
 from halfmask.schema import Column, Label, Schema
+from halfmask.table import Table
 
 # Noise is seeded and small, and rows keep their length: the checks ask whether an estimator behaves
 # like one, on a few dozen rows; what noise costs is measured elsewhere.
@@ -136,6 +137,102 @@ def test_a_public_function_that_mixes_rows_is_refused() -> None:
     X = frame()[["age", "dose"]].to_numpy(float)
     with pytest.raises(InputError, match="one row at a time"):
         HalfmaskClassifier(public=lambda rows: rows - rows.mean(axis=0)).fit(X, frame()["sick"])
+
+
+def both_halves_hold_the_extremes() -> pd.DataFrame:
+    people = frame()
+    people.loc[[0, 1, 298, 299], "age"] = [0, 99, 0, 99]
+    return people
+
+
+MIXING = {
+    "equal parts of its range": lambda a: pd.cut(pd.Series(a), 6, labels=False),
+    "between the extremes": lambda a: (a - a.min()) / (a.max() - a.min()),
+    "above half of the largest": lambda a: a > a.max() / 2,
+    "against the largest": lambda a: a / max(a.max(), 1),
+    "how many rows": lambda a: np.full(len(a), len(a) >= 100),
+    "no single row": lambda a: a if len(a) > 1 else a[5],
+    "other columns for a single row": lambda a: np.stack([a, a], 1) if len(a) < 2 else a,
+    "two rows for one": lambda a: np.repeat(a, 2 if len(a) == 1 else 1),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("kind", MIXING)
+@pytest.mark.parametrize("given", ["bare", "pandas", "polars", "arrow"])
+def test_a_function_that_looks_at_other_rows_is_refused_though_halves_agree(
+    kind: str, given: str
+) -> None:
+    function, people = MIXING[kind], both_halves_hold_the_extremes()
+    ages = people["age"].to_numpy(float)
+    halves = [np.asarray(function(ages[part])) for part in (slice(150), slice(150, 300))]
+    np.testing.assert_array_equal(np.concatenate(halves), np.asarray(function(ages)))
+    if given == "bare":
+        model = HalfmaskClassifier(public=lambda X: function(X[:, 0]))
+        rows: Any = (people[["age", "dose"]].to_numpy(float), people["sick"])
+    else:
+        model = HalfmaskClassifier(SCHEMA, public=lambda X: function(np.asarray(X["age"], float)))
+        kinds = {"pandas": pd.DataFrame, "polars": pl.from_pandas, "arrow": pa.Table.from_pandas}
+        rows = (kinds[given](people),)
+    with pytest.raises(InputError, match="one row at a time") as caught:
+        model.fit(*rows)
+    assert caught.value.__context__ is None
+
+
+_WEIGHTS = np.random.default_rng(0).normal(size=(2, 5))
+
+
+def by_layers(rows: Any) -> Any:
+    """A small network in single precision, whose rounding hangs on the number of rows."""
+    hidden = rows.astype(np.float32)
+    for layer in range(4):
+        width = hidden.shape[1]
+        weights = np.random.default_rng(layer).normal(size=(width, 300)).astype(np.float32)
+        hidden = np.tanh(hidden @ weights / np.float32(10))
+    return hidden[:, :3]
+
+
+ROW_BY_ROW = {
+    "a comparison": lambda X: X[:, :1] > 0.5,
+    "a table of one column, squeezed": lambda X: np.squeeze(X[:, :1] > 0.5),
+    "two columns, squeezed": lambda X: np.squeeze(X[:, :2]),
+    "a product": lambda X: X @ _WEIGHTS,
+    "a product with large terms": lambda X: (X * 1e9) @ (_WEIGHTS - _WEIGHTS.mean(axis=1)[:, None]),
+    "a network": by_layers,
+    "a network, converted": lambda X: by_layers(X).astype(float),
+    "a list": lambda X: [float(row[0]) for row in X],
+    "pandas": lambda X: pd.DataFrame(X).apply(lambda row: row[0] // 10, axis=1),
+    "edges that are known": lambda X: pd.cut(X[:, 0], [-1, 0.3, 0.6, 2], labels=False),
+    "a constant": lambda X: np.ones(len(X)),
+    "no column": lambda X: np.zeros((len(X), 0)),
+}
+
+
+@pytest.mark.parametrize("kind", ROW_BY_ROW)
+def test_a_function_that_acts_row_by_row_is_welcome(kind: str) -> None:
+    X = frame()[["age", "dose"]].to_numpy(float) / 100
+    model = HalfmaskClassifier(epsilon=5, method="gd", public=ROW_BY_ROW[kind])
+    model.fit(X, frame()["sick"])
+    whole = model.decision_function(X)
+    for rows in (1, 2, 3, 11, 299):
+        np.testing.assert_allclose(model.decision_function(X[:rows]), whole[:rows], atol=1e-3)
+
+
+def test_a_function_is_tried_on_few_single_rows_at_places_that_follow_from_their_number() -> None:
+    seen: list[list[float]] = []
+
+    def age(rows: Any) -> Any:
+        seen.append(rows[:, 0].tolist())
+        return rows[:, 0] > 3
+
+    numbers = np.arange(10_000.0)
+    rows = np.stack([numbers, -numbers], axis=1)
+    with_public_part(Table.from_arrays(rows, None), rows, age)
+    tried = [part[0] for part in seen if len(part) == 1]
+    assert len(tried) == 10
+    assert (tried[0], tried[-1]) == (0, 9_999)
+    assert sorted({round(step, -2) for step in np.diff(tried)}) == [1100]
+    assert sum(map(len, seen)) <= 2 * len(rows) + 10
 
 
 def test_cross_validation_warns_that_each_fold_spends() -> None:
