@@ -450,7 +450,8 @@ class HalfmaskClassifier(ClassifierMixin, _HalfmaskEstimator):  # type: ignore[m
     row_norm : float, default=1.0
         The length to which rows of bare arrays are clipped.
     public : callable or "all", optional
-        For bare arrays: a function of rows whose value is public, or all columns.
+        A function of rows whose value is public: of bare arrays, or of a schema's columns beside
+        what it declares public. For bare arrays also "all" columns.
     public_model : scikit-learn estimator, optional
         An unfitted model of a public label on the public columns, from which the private part
         starts. By default our own free model.
@@ -541,7 +542,8 @@ class HalfmaskRegressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[mis
     label_bounds : pair of float, default=(-1.0, 1.0)
         Between which the target of bare arrays lies; a schema declares it instead.
     public : callable or "all", optional
-        For bare arrays: a function of rows whose value is public, or all columns.
+        A function of rows whose value is public: of bare arrays, or of a schema's columns beside
+        what it declares public. For bare arrays also "all" columns.
     public_model : scikit-learn estimator, optional
         An unfitted model of a public label on the public columns, from which the private part
         starts. By default our own free model.
