@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask.accounting.ledger import Ledger, MemoryLedger
+from halfmask.audit import record
 from halfmask.errors import BudgetExceededError, DataError, InputError
 from halfmask.estimators import SpendsAgainWarning, UncoveredStepWarning, with_public_part
+from halfmask.model import Model
 from halfmask.schema import Column, Label, Schema
+from halfmask.statement import Statement
 from halfmask.table import Table
 
 # Noise is seeded and small, and rows keep their length: the checks ask whether an estimator behaves
@@ -123,6 +127,67 @@ def test_a_public_function_makes_its_value_public() -> None:
     model.fit(X, frame()["sick"])
     assert model.privacy_.public == ("public0",)
     assert model.predict_proba(X).shape == (300, 2)
+
+
+def two_columns(rows: Any) -> Any:
+    """An age and whether it is high, of arrays and of frames."""
+    age = np.asarray(rows[:, 0] if isinstance(rows, np.ndarray) else rows["age"], dtype=float)
+    return np.stack([age, age > 0.5], axis=1)
+
+
+PRIVATE = Schema(
+    SCHEMA.label,
+    (Column("age", "private", "number", bounds=(0, 100)), *SCHEMA.columns[1:]),
+)
+
+
+def about_functions(statement: Statement) -> list[str]:
+    told = [note for note in statement.notes if "unction" in note]
+    assert all(note in " ".join(statement.text(10_000).split()) for note in told)
+    return told
+
+
+@pytest.mark.parametrize("method", ["auto", "gd", "additive"])
+def test_the_statement_says_that_a_public_function_tells_of_private_columns(
+    method: str, tmp_path: Path
+) -> None:
+    model = HalfmaskClassifier(PRIVATE, epsilon=5, method=method, public=two_columns)
+    model.fit(frame())
+    assert model.privacy_.private == ("age", "dose", "town")
+    (note,) = about_functions(model.privacy_)
+    for words in ("public0, public1", "function", "all columns of the row", "known of every row"):
+        assert words in note
+    assert "What they tell of private columns is not protected." in note
+    model.model_.save(tmp_path / "model")
+    assert about_functions(Model.load(tmp_path / "model").privacy) == [note]
+    # An audit of it says the same.
+    assert about_functions(record(model, frame()).model.privacy_) == [note]
+    assert about_functions(model.set_params(public=None).fit(frame()).privacy_) == []
+
+
+def test_the_statement_of_a_bare_array_says_it_too() -> None:
+    X = frame()[["age", "dose"]].to_numpy(float) / 100
+    beside = HalfmaskClassifier(PRIVATE, epsilon=5, public=two_columns).fit(frame())
+    model = HalfmaskClassifier(epsilon=5, method="gd", public=two_columns)
+    model.fit(X, frame()["sick"])
+    (note,) = about_functions(model.privacy_)
+    assert about_functions(beside.privacy_) == [note]
+    number = HalfmaskRegressor(epsilon=5, method="gd", public=two_columns).fit(X, X[:, 1])
+    assert about_functions(number.privacy_) == [note]
+    for public in (None, "all", lambda rows: np.zeros((len(rows), 0))):
+        model.set_params(public=public).fit(X, frame()["sick"])
+        assert about_functions(model.privacy_) == []
+
+
+def test_functions_of_a_schema_and_of_python_are_told_in_the_same_words() -> None:
+    decade = Schema(PRIVATE.label, (*PRIVATE.columns, Column("decade", public="round(age, 10)")))
+    model = HalfmaskClassifier(decade, epsilon=5, method="gd", public=two_columns).fit(frame())
+    named, own = about_functions(model.privacy_)
+    assert "decade = round(age, 10)" in named
+    assert "public0, public1" in own
+    for words in ("Public functions of other columns, known of every row", "is not protected."):
+        assert words in named
+        assert words in own
 
 
 def test_all_columns_public_leaves_the_label_private() -> None:

@@ -39,7 +39,7 @@ from halfmask.mechanisms.release import MakeReleaser, Releaser
 from halfmask.model import Model, class_array
 from halfmask.schema import Column, Schema
 from halfmask.settings import MethodConfig
-from halfmask.statement import Statement
+from halfmask.statement import Statement, python_notes
 from halfmask.table import Encoder, Table, Task
 from halfmask.training import train
 from halfmask.types import Floats
@@ -269,7 +269,7 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         if weights is not None and weights.ndim == 1 and rows not in (None, len(weights)):
             raise InputError(f"Expected {rows} sample_weight, got {len(weights)}.")
         relation = check_relation(self.relation)
-        return train(
+        model = train(
             table,
             Budget(epsilon=self.epsilon, delta=self.delta, relation=relation),
             method=self.method,
@@ -282,6 +282,13 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
             public_model=self.public_model,
             sample_weight=weights,
         )
+        if not callable(self.public):
+            return model
+        made = table.public_sources
+        if self.schema is not None and encoder is not None:
+            made = encoder.schema.public[len(self.schema.public) :]
+        notes = (*model.privacy.notes, *python_notes(made))
+        return replace(model, privacy=replace(model.privacy, notes=notes))
 
     def _adopt(self, model: Model) -> None:
         self.model_ = model
