@@ -315,7 +315,8 @@ class Statement:
 
 def made_notes(schema: Schema) -> list[str]:
     """Which functions of other columns are public, where a schema has some."""
-    made = [f"{c.name} = {c.public}" for c in schema.columns if c.public is not None]
+    functions = (c.function for c in schema.columns if c.role == "public")
+    made = [f"{each.name} = {each.text}" for each in functions if each is not None]
     return [_made_note(", ".join(made), and_gaps=True)] if made else []
 
 
