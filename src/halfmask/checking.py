@@ -521,8 +521,11 @@ def _unit_warnings(
             yield from _dropped_rows(rows, unit)
         return
     declared = {column.name: column for column in columns}
+    # Columns that the schema makes are no ids of the data, and are made of private cells.
+    others = {column.name for column in columns if column.public is not None}
+    others |= set() if label is None else {label.name}
     for name in rows.column_names:
-        if not named_like_an_id(name) or (label is not None and name == label.name):
+        if not named_like_an_id(name) or name in others:
             continue
         remedy = (
             f'If a person has several rows, write [unit] with column = "{name}" and max_rows; '
