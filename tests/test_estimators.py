@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask.accounting.ledger import Ledger, MemoryLedger
+from halfmask.audit import record
 from halfmask.errors import BudgetExceededError, DataError, InputError
-from halfmask.estimators import SpendsAgainWarning, UncoveredStepWarning
+from halfmask.estimators import SpendsAgainWarning, UncoveredStepWarning, with_public_part
+from halfmask.model import Model
 from halfmask.schema import Column, Label, Schema
+from halfmask.statement import Statement
+from halfmask.table import Table
 
 # Noise is seeded and small, and rows keep their length: the checks ask whether an estimator behaves
 # like one, on a few dozen rows; what noise costs is measured elsewhere.
@@ -124,6 +129,67 @@ def test_a_public_function_makes_its_value_public() -> None:
     assert model.predict_proba(X).shape == (300, 2)
 
 
+def two_columns(rows: Any) -> Any:
+    """An age and whether it is high, of arrays and of frames."""
+    age = np.asarray(rows[:, 0] if isinstance(rows, np.ndarray) else rows["age"], dtype=float)
+    return np.stack([age, age > 0.5], axis=1)
+
+
+PRIVATE = Schema(
+    SCHEMA.label,
+    (Column("age", "private", "number", bounds=(0, 100)), *SCHEMA.columns[1:]),
+)
+
+
+def about_functions(statement: Statement) -> list[str]:
+    told = [note for note in statement.notes if "unction" in note]
+    assert all(note in " ".join(statement.text(10_000).split()) for note in told)
+    return told
+
+
+@pytest.mark.parametrize("method", ["auto", "gd", "additive"])
+def test_the_statement_says_that_a_public_function_tells_of_private_columns(
+    method: str, tmp_path: Path
+) -> None:
+    model = HalfmaskClassifier(PRIVATE, epsilon=5, method=method, public=two_columns)
+    model.fit(frame())
+    assert model.privacy_.private == ("age", "dose", "town")
+    (note,) = about_functions(model.privacy_)
+    for words in ("public0, public1", "function", "all columns of the row", "known of every row"):
+        assert words in note
+    assert "What they tell of private columns is not protected." in note
+    model.model_.save(tmp_path / "model")
+    assert about_functions(Model.load(tmp_path / "model").privacy) == [note]
+    # An audit of it says the same.
+    assert about_functions(record(model, frame()).model.privacy_) == [note]
+    assert about_functions(model.set_params(public=None).fit(frame()).privacy_) == []
+
+
+def test_the_statement_of_a_bare_array_says_it_too() -> None:
+    X = frame()[["age", "dose"]].to_numpy(float) / 100
+    beside = HalfmaskClassifier(PRIVATE, epsilon=5, public=two_columns).fit(frame())
+    model = HalfmaskClassifier(epsilon=5, method="gd", public=two_columns)
+    model.fit(X, frame()["sick"])
+    (note,) = about_functions(model.privacy_)
+    assert about_functions(beside.privacy_) == [note]
+    number = HalfmaskRegressor(epsilon=5, method="gd", public=two_columns).fit(X, X[:, 1])
+    assert about_functions(number.privacy_) == [note]
+    for public in (None, "all", lambda rows: np.zeros((len(rows), 0))):
+        model.set_params(public=public).fit(X, frame()["sick"])
+        assert about_functions(model.privacy_) == []
+
+
+def test_functions_of_a_schema_and_of_python_are_told_in_the_same_words() -> None:
+    decade = Schema(PRIVATE.label, (*PRIVATE.columns, Column("decade", public="round(age, 10)")))
+    model = HalfmaskClassifier(decade, epsilon=5, method="gd", public=two_columns).fit(frame())
+    named, own = about_functions(model.privacy_)
+    assert "decade = round(age, 10)" in named
+    assert "public0, public1" in own
+    for words in ("Public functions of other columns, known of every row", "is not protected."):
+        assert words in named
+        assert words in own
+
+
 def test_all_columns_public_leaves_the_label_private() -> None:
     X = frame()[["age", "dose"]].to_numpy(float) / 100
     model = HalfmaskClassifier(epsilon=5, public="all").fit(X, frame()["sick"])
@@ -136,6 +202,102 @@ def test_a_public_function_that_mixes_rows_is_refused() -> None:
     X = frame()[["age", "dose"]].to_numpy(float)
     with pytest.raises(InputError, match="one row at a time"):
         HalfmaskClassifier(public=lambda rows: rows - rows.mean(axis=0)).fit(X, frame()["sick"])
+
+
+def both_halves_hold_the_extremes() -> pd.DataFrame:
+    people = frame()
+    people.loc[[0, 1, 298, 299], "age"] = [0, 99, 0, 99]
+    return people
+
+
+MIXING = {
+    "equal parts of its range": lambda a: pd.cut(pd.Series(a), 6, labels=False),
+    "between the extremes": lambda a: (a - a.min()) / (a.max() - a.min()),
+    "above half of the largest": lambda a: a > a.max() / 2,
+    "against the largest": lambda a: a / max(a.max(), 1),
+    "how many rows": lambda a: np.full(len(a), len(a) >= 100),
+    "no single row": lambda a: a if len(a) > 1 else a[5],
+    "other columns for a single row": lambda a: np.stack([a, a], 1) if len(a) < 2 else a,
+    "two rows for one": lambda a: np.repeat(a, 2 if len(a) == 1 else 1),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("kind", MIXING)
+@pytest.mark.parametrize("given", ["bare", "pandas", "polars", "arrow"])
+def test_a_function_that_looks_at_other_rows_is_refused_though_halves_agree(
+    kind: str, given: str
+) -> None:
+    function, people = MIXING[kind], both_halves_hold_the_extremes()
+    ages = people["age"].to_numpy(float)
+    halves = [np.asarray(function(ages[part])) for part in (slice(150), slice(150, 300))]
+    np.testing.assert_array_equal(np.concatenate(halves), np.asarray(function(ages)))
+    if given == "bare":
+        model = HalfmaskClassifier(public=lambda X: function(X[:, 0]))
+        rows: Any = (people[["age", "dose"]].to_numpy(float), people["sick"])
+    else:
+        model = HalfmaskClassifier(SCHEMA, public=lambda X: function(np.asarray(X["age"], float)))
+        kinds = {"pandas": pd.DataFrame, "polars": pl.from_pandas, "arrow": pa.Table.from_pandas}
+        rows = (kinds[given](people),)
+    with pytest.raises(InputError, match="one row at a time") as caught:
+        model.fit(*rows)
+    assert caught.value.__context__ is None
+
+
+_WEIGHTS = np.random.default_rng(0).normal(size=(2, 5))
+
+
+def by_layers(rows: Any) -> Any:
+    """A small network in single precision, whose rounding hangs on the number of rows."""
+    hidden = rows.astype(np.float32)
+    for layer in range(4):
+        width = hidden.shape[1]
+        weights = np.random.default_rng(layer).normal(size=(width, 300)).astype(np.float32)
+        hidden = np.tanh(hidden @ weights / np.float32(10))
+    return hidden[:, :3]
+
+
+ROW_BY_ROW = {
+    "a comparison": lambda X: X[:, :1] > 0.5,
+    "a table of one column, squeezed": lambda X: np.squeeze(X[:, :1] > 0.5),
+    "two columns, squeezed": lambda X: np.squeeze(X[:, :2]),
+    "a product": lambda X: X @ _WEIGHTS,
+    "a product with large terms": lambda X: (X * 1e9) @ (_WEIGHTS - _WEIGHTS.mean(axis=1)[:, None]),
+    "a network": by_layers,
+    "a network, converted": lambda X: by_layers(X).astype(float),
+    "a list": lambda X: [float(row[0]) for row in X],
+    "pandas": lambda X: pd.DataFrame(X).apply(lambda row: row[0] // 10, axis=1),
+    "edges that are known": lambda X: pd.cut(X[:, 0], [-1, 0.3, 0.6, 2], labels=False),
+    "a constant": lambda X: np.ones(len(X)),
+    "no column": lambda X: np.zeros((len(X), 0)),
+}
+
+
+@pytest.mark.parametrize("kind", ROW_BY_ROW)
+def test_a_function_that_acts_row_by_row_is_welcome(kind: str) -> None:
+    X = frame()[["age", "dose"]].to_numpy(float) / 100
+    model = HalfmaskClassifier(epsilon=5, method="gd", public=ROW_BY_ROW[kind])
+    model.fit(X, frame()["sick"])
+    whole = model.decision_function(X)
+    for rows in (1, 2, 3, 11, 299):
+        np.testing.assert_allclose(model.decision_function(X[:rows]), whole[:rows], atol=1e-3)
+
+
+def test_a_function_is_tried_on_few_single_rows_at_places_that_follow_from_their_number() -> None:
+    seen: list[list[float]] = []
+
+    def age(rows: Any) -> Any:
+        seen.append(rows[:, 0].tolist())
+        return rows[:, 0] > 3
+
+    numbers = np.arange(10_000.0)
+    rows = np.stack([numbers, -numbers], axis=1)
+    with_public_part(Table.from_arrays(rows, None), rows, age)
+    tried = [part[0] for part in seen if len(part) == 1]
+    assert len(tried) == 10
+    assert (tried[0], tried[-1]) == (0, 9_999)
+    assert sorted({round(step, -2) for step in np.diff(tried)}) == [1100]
+    assert sum(map(len, seen)) <= 2 * len(rows) + 10
 
 
 def test_cross_validation_warns_that_each_fold_spends() -> None:

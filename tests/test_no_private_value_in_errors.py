@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import traceback
 import warnings
 from decimal import Decimal
@@ -18,7 +19,7 @@ from sklearn.exceptions import NotFittedError
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask import estimators as all_estimators
-from halfmask.errors import DataError
+from halfmask.errors import DataError, InputError
 from halfmask.schema import Column, Label, Schema
 from halfmask.table import Encoder
 
@@ -184,6 +185,64 @@ def test_labels_beside_a_schema_are_not_quoted(kind: str) -> None:
 def test_targets_beside_a_schema_are_not_quoted(kind: str) -> None:
     schema = Schema(Label("cost", "private", bounds=(0, 10)), SCHEMA.columns)
     assert_silent(lambda: HalfmaskRegressor(schema).fit(AGES, BAD_LABELS[kind]))
+
+
+SECRETS = pd.DataFrame({"age": ["1", "2", SECRET, "3"], "sick": LABELS})
+
+
+def raising(rows: Any) -> Any:
+    raise RuntimeError(f"cannot use {np.asarray(rows).tolist()}")
+
+
+class TellingError(Exception):
+    """An error of a user whose text and cause quote a cell."""
+
+    def __str__(self) -> str:
+        return SECRET
+
+
+def chained(rows: Any) -> Any:
+    try:
+        raise ValueError(SECRET)
+    except ValueError as error:
+        raise TellingError(SECRET) from error
+
+
+BAD_FUNCTIONS = {
+    "an error of its own": (raising, "RuntimeError"),
+    "an error of ours": (lambda rows: Schema.from_toml(f"/{SECRET}.toml"), "SchemaError"),
+    "a chain of errors": (chained, "TellingError"),
+    "a conversion within": (lambda rows: np.array([SECRET]).astype(float), "ValueError"),
+    "texts": (lambda rows: np.array([SECRET] * len(rows)), "ValueError"),
+    "objects": (lambda rows: [Shy()] * len(rows), "TypeError|ValueError"),
+    "ragged rows": (lambda rows: [[NUMBER, 1.0], [NUMBER]] * 2, "ValueError"),
+    "a dictionary": (lambda rows: {SECRET: NUMBER}, "TypeError"),
+    "an unknown column": (lambda rows: rows[SECRET], "KeyError|IndexError"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FUNCTIONS)
+@pytest.mark.parametrize("schema", [None, SCHEMA], ids=["bare", "schema"])
+def test_a_public_function_that_fails_quotes_none(kind: str, schema: Schema | None) -> None:
+    function, name = BAD_FUNCTIONS[kind]
+    rows = GOOD if schema is None else AGES
+    error = assert_silent(lambda: HalfmaskClassifier(schema, public=function).fit(rows, LABELS))
+    assert type(error) is InputError
+    assert re.search(rf"public function failed \(({name})\)", str(error))
+    assert "one row of numbers per row" in str(error)
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    # The same at rows to predict, which a function may meet with other types.
+    model = HalfmaskClassifier(schema, public=lambda rows: np.zeros(len(rows)))
+    model.fit(rows, LABELS).set_params(public=function)
+    assert type(assert_silent(lambda: model.predict(rows))) is InputError
+
+
+@pytest.mark.parametrize("function", [lambda X: X["age"].astype(float) // 10, lambda X: X["age"]])
+def test_a_cell_that_a_public_function_cannot_read_is_not_quoted(function: Any) -> None:
+    model = HalfmaskClassifier(SCHEMA, public=function)
+    error = assert_silent(lambda: model.fit(SECRETS))
+    assert "public function failed (ValueError)" in str(error)
 
 
 def test_one_label_does_not_change_how_another_reads() -> None:

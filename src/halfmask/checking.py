@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from halfmask.accounting.budget import Budget, printed
-from halfmask.data.derived import function_of
+from halfmask.data.derived import Derived
 from halfmask.data.encoding import MAX_LEARNT_LEVELS, declared, level_codes, with_made
 from halfmask.data.frames import A_NUMBER, dates, numbered, numbers, texts
 from halfmask.data.reading import FileRows, open_rows
@@ -420,8 +420,11 @@ def _declared_warnings(columns: Sequence[Column]) -> Iterator[Remark]:
             )
     private = {column.name: column for column in columns if column.role == "private"}
     for column in columns:
-        for source in column.made_of:
-            if source in private and _tells_all(column, private[source]):
+        function = column.function
+        if function is None or column.role == "private":
+            continue
+        for source in function.columns:
+            if source in private and _tells_all(function, private[source]):
                 yield Remark(
                     column.name,
                     f"Column {column.name!r} is public and tells every value that {source!r} is "
@@ -430,10 +433,8 @@ def _declared_warnings(columns: Sequence[Column]) -> Iterator[Remark]:
                 )
 
 
-def _tells_all(made: Column, source: Column) -> bool:
+def _tells_all(function: Derived, source: Column) -> bool:
     """Whether a public function has another value for each declared value of a private column."""
-    assert made.public is not None
-    function = function_of(made.name, made.public)
     if function.function == "join":
         return True
     numeric = function.function in ("round", "band")
@@ -520,8 +521,11 @@ def _unit_warnings(
             yield from _dropped_rows(rows, unit)
         return
     declared = {column.name: column for column in columns}
+    # Columns that the schema makes are no ids of the data, and are made of private cells.
+    others = {column.name for column in columns if column.public is not None}
+    others |= set() if label is None else {label.name}
     for name in rows.column_names:
-        if not named_like_an_id(name) or (label is not None and name == label.name):
+        if not named_like_an_id(name) or name in others:
             continue
         remedy = (
             f'If a person has several rows, write [unit] with column = "{name}" and max_rows; '

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -38,7 +39,7 @@ from halfmask.mechanisms.release import MakeReleaser, Releaser
 from halfmask.model import Model, class_array
 from halfmask.schema import Column, Schema
 from halfmask.settings import MethodConfig
-from halfmask.statement import Statement
+from halfmask.statement import Statement, python_notes
 from halfmask.table import Encoder, Table, Task
 from halfmask.training import train
 from halfmask.types import Floats
@@ -67,8 +68,7 @@ def with_public_part(table: Table, X: Floats, public: PublicPart | None) -> Tabl
     if not callable(public):
         raise InputError(f"Expected 'all' or a function of the rows as public, got {public!r}.")
     block = _values(public, X.copy(), len(X))
-    half = len(X) // 2
-    _check_row_by_row(public, (X[:half].copy(), X[half:].copy()), half, block)
+    _check_row_by_row(public, lambda part: X[part].copy(), block)
     return _public_block(table, block, _names(block))
 
 
@@ -81,10 +81,8 @@ def with_public_columns(
     rows to predict do not have. It must act row by row.
     """
     given = nw.from_native(frame, eager_only=True).select(list(schema.read))
-    half = len(given) // 2
     block = _values(public, given.to_native(), len(given))
-    parts = (given[:half].to_native(), given[half:].to_native())
-    _check_row_by_row(public, parts, half, block)
+    _check_row_by_row(public, lambda part: given[part].to_native(), block)
     names = _names(block)
     unit = [] if schema.unit is None else [schema.unit.column]
     there = names_of(frame)
@@ -106,8 +104,25 @@ def _names(block: Floats) -> tuple[str, ...]:
 
 
 def _values(public: Callable[[Any], Any], rows: Any, count: int) -> Floats:
-    """f of the rows, one line of finite numbers each."""
-    block = np.asarray(public(rows), dtype=np.float64)
+    """f of the rows, one line of finite numbers each.
+
+    What f or a conversion says of its failure may quote a cell: its type alone is passed on, and
+    the error is raised after the other is gone, which would stay in its chain otherwise.
+    """
+    failure: str | None = None
+    block: Floats = np.empty(0)
+    try:
+        block = np.asarray(public(rows), dtype=np.float64)
+    except Exception as error:
+        failure = type(error).__name__
+    if failure is not None:
+        raise InputError(
+            f"The public function failed ({failure}): expected one row of numbers per row. Its own "
+            "message may quote private values and is not shown; call the function by itself, on "
+            "rows that are not private, to see it."
+        )
+    if count == 1 and block.ndim < 2:
+        block = block.reshape(1, -1)  # functions that squeeze make less than a row of a single one
     block = block[:, None] if block.ndim == 1 else block
     if block.ndim != 2 or len(block) != count:
         raise InputError(
@@ -126,19 +141,50 @@ def _public_block(table: Table, block: Floats, names: tuple[str, ...]) -> Table:
     return replace(table, public_norm=norm, public_sources=names)
 
 
+_SINGLE_ROWS = 10
+
+
 def _check_row_by_row(
-    public: Callable[[Any], Any], parts: tuple[Any, Any], half: int, block: Floats
+    public: Callable[[Any], Any], rows: Callable[[slice], Any], block: Floats
 ) -> None:
-    """A function that mixes rows (ranks, means) would carry one row's private part to another's."""
-    if len(block) < 2:
+    """A function that mixes rows (ranks, means) would carry one row's private part to another's.
+
+    f is tried again on both halves of the rows and on single ones, whose places follow from the
+    number of rows alone: halves may share an extreme, a single row shares nothing with another.
+    """
+    count = len(block)
+    if count < 2:
         return
-    counts = (half, len(block) - half)
-    again = np.concatenate([_values(public, p, n) for p, n in zip(parts, counts, strict=True)])
-    if again.shape != block.shape or not np.allclose(again, block, rtol=1e-9, atol=1e-12):
+    places = np.unique(np.linspace(0, count - 1, _SINGLE_ROWS).round().astype(int)).tolist()
+    halves = (slice(0, count // 2), slice(count // 2, count))
+    rounding = _rounding(block)
+    for part in (*halves, *(slice(place, place + 1) for place in places)):
+        before, again = block[part], None
+        with suppress(InputError):
+            again = _values(public, rows(part), len(before))
+        if again is None or again.shape != before.shape:
+            differs = "fails, or gives rows of another length,"
+        elif (np.abs(again - before) > rounding + 1e-9 * np.abs(before)).any():
+            differs = "gives other values"
+        else:
+            continue
         raise InputError(
-            "The public function gives other values when it sees fewer rows: it must depend on one "
-            "row at a time, or it would reveal private values of other rows."
+            f"The public function {differs} when it sees fewer rows: it must depend on one row at "
+            "a time, or it would reveal private values of other rows."
         )
+
+
+def _rounding(block: Floats) -> Floats:
+    """By how much values of each column may differ if they are computed beside other rows.
+
+    Sums are rounded in an order that depends on the number of rows. Columns of numbers in single
+    precision, such as a network's, are rounded more than others; whole numbers are exact.
+    """
+    with np.errstate(over="ignore"):
+        single = (block.astype(np.float32) == block).all(axis=0)
+    single &= (block != np.round(block)).any(axis=0)
+    allowed: Floats = 1e-12 + np.where(single, 1e-4, 1e-12) * np.abs(block).max(axis=0)
+    return allowed
 
 
 class SpendsAgainWarning(UserWarning):
@@ -223,7 +269,7 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         if weights is not None and weights.ndim == 1 and rows not in (None, len(weights)):
             raise InputError(f"Expected {rows} sample_weight, got {len(weights)}.")
         relation = check_relation(self.relation)
-        return train(
+        model = train(
             table,
             Budget(epsilon=self.epsilon, delta=self.delta, relation=relation),
             method=self.method,
@@ -236,6 +282,13 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
             public_model=self.public_model,
             sample_weight=weights,
         )
+        if not callable(self.public):
+            return model
+        made = table.public_sources
+        if self.schema is not None and encoder is not None:
+            made = encoder.schema.public[len(self.schema.public) :]
+        notes = (*model.privacy.notes, *python_notes(made))
+        return replace(model, privacy=replace(model.privacy, notes=notes))
 
     def _adopt(self, model: Model) -> None:
         self.model_ = model
@@ -404,7 +457,8 @@ class HalfmaskClassifier(ClassifierMixin, _HalfmaskEstimator):  # type: ignore[m
     row_norm : float, default=1.0
         The length to which rows of bare arrays are clipped.
     public : callable or "all", optional
-        For bare arrays: a function of rows whose value is public, or all columns.
+        A function of rows whose value is public: of bare arrays, or of a schema's columns beside
+        what it declares public. For bare arrays also "all" columns.
     public_model : scikit-learn estimator, optional
         An unfitted model of a public label on the public columns, from which the private part
         starts. By default our own free model.
@@ -495,7 +549,8 @@ class HalfmaskRegressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[mis
     label_bounds : pair of float, default=(-1.0, 1.0)
         Between which the target of bare arrays lies; a schema declares it instead.
     public : callable or "all", optional
-        For bare arrays: a function of rows whose value is public, or all columns.
+        A function of rows whose value is public: of bare arrays, or of a schema's columns beside
+        what it declares public. For bare arrays also "all" columns.
     public_model : scikit-learn estimator, optional
         An unfitted model of a public label on the public columns, from which the private part
         starts. By default our own free model.

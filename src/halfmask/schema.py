@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from halfmask.data.cells import MISSING_WORDS, level_text, moment, moment_text
-from halfmask.data.derived import PublicLabel, function_of
+from halfmask.data.derived import Derived, PublicLabel, function_of
 from halfmask.errors import InputError, SchemaError, suggest
 
 # --- Short schemas: defaults, patterns, groups, files that include others, written out in full.
@@ -482,6 +482,9 @@ class Column:
     public : str, optional
         A function of other columns by name such as "round(age, 10)": the data has no such column,
         it is made of them, row by row, and is public (halfmask.data.derived).
+    derived : str, optional
+        The function of other columns that the data's column holds, as `halfmask derive` writes it.
+        It is not computed again: the statement names it, and `halfmask check` judges what it tells.
     """
 
     name: str
@@ -493,10 +496,13 @@ class Column:
     bins: int | None = None
     party: str | None = None
     public: str | None = None
+    derived: str | None = None
 
     def __post_init__(self) -> None:
         _name("A column", self.name)
         where = f"Column {self.name!r}"
+        if self.derived is not None:
+            self._check_derived(where)
         if self.public is not None:
             self._check_made(where)
         _chosen(where, "role", self.role, get_args(Role))
@@ -520,6 +526,20 @@ class Column:
         if self.public is None:
             return ()
         return function_of(self.name, self.public).columns
+
+    @property
+    def function(self) -> Derived | None:
+        """The function of other columns whose values are here, made by us or held by the data."""
+        text = self.derived if self.public is None else self.public
+        return None if text is None else function_of(self.name, text)
+
+    def _check_derived(self, where: str) -> None:
+        _function(where, self.name, self.derived, key="derived")
+        if self.public is not None:
+            raise SchemaError(
+                f"{where} has public and derived: keep public where the column is to be made of "
+                "others, or derived where the data holds it."
+            )
 
     def _check_made(self, where: str) -> None:
         kind = _function(where, self.name, self.public).kind
@@ -650,14 +670,14 @@ class Label:
         return "regression" if self.classes is None else "classification"
 
 
-def _function(where: str, name: str, text: object) -> Any:
-    """The named function that `public = "..."` calls."""
+def _function(where: str, name: str, text: object, key: str = "public") -> Derived:
+    """The named function that `public = "..."` (or `derived`) calls."""
     if not isinstance(text, str):
-        raise SchemaError(f'{where} has public that is no text: write public = "round(age, 10)".')
+        raise SchemaError(f'{where} has {key} that is no text: write {key} = "round(age, 10)".')
     try:
         return function_of(name, text)
     except InputError as error:
-        raise SchemaError(f"{where} has public = {error}") from None
+        raise SchemaError(f"{where} has {key} = {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)

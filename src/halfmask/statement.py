@@ -315,9 +315,24 @@ class Statement:
 
 def made_notes(schema: Schema) -> list[str]:
     """Which functions of other columns are public, where a schema has some."""
-    made = [f"{c.name} = {c.public}" for c in schema.columns if c.public is not None]
-    told = "Public functions of other columns, known of every row, with whether there is a value at"
-    return [f"{told} all: {', '.join(made)}."] if made else []
+    functions = (c.function for c in schema.columns if c.role == "public")
+    made = [f"{each.name} = {each.text}" for each in functions if each is not None]
+    return [_made_note(", ".join(made), and_gaps=True)] if made else []
+
+
+def python_notes(names: Sequence[str]) -> list[str]:
+    """The same of a function from Python, whose values are the public columns `names`."""
+    whose = "the user's own function of all columns of the row, private ones included"
+    return [_made_note(f"{', '.join(names)} ({whose})", and_gaps=False)] if names else []
+
+
+def _made_note(made: str, *, and_gaps: bool) -> str:
+    """`and_gaps`: the functions also tell where a value is missing."""
+    gaps = ", with whether there is a value at all" if and_gaps else ""
+    return (
+        f"Public functions of other columns, known of every row{gaps}: {made}. What they tell of "
+        "private columns is not protected."
+    )
 
 
 def short(factor: float) -> str:

@@ -25,6 +25,7 @@ from halfmask.data.encoding import with_derived
 from halfmask.errors import DataError, InputError, SchemaError
 from halfmask.model import Model
 from halfmask.schema import Column, Label, Schema
+from halfmask.statement import made_notes
 from halfmask.table import Encoder
 
 SCHEMA = Schema(
@@ -170,6 +171,96 @@ def test_the_command_writes_rows_and_schema_that_train(tmp_path: Path) -> None:
     train = ["train", "f.csv", "--schema", "f.toml", "--epsilon", "1", "--out", "model"]
     train = [str(tmp_path / w) if w in ("f.csv", "f.toml", "model") else w for w in train]
     assert CliRunner().invoke(main, train).exit_code == 0
+
+
+def invoked(*words: Any) -> str:
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+@pytest.fixture
+def derived_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with rows and a schema as `derive` writes them, and the current one meanwhile."""
+    monkeypatch.chdir(tmp_path)
+    pyarrow.csv.write_csv(people(), "people.csv")
+    Path("people.toml").write_text(SCHEMA.to_toml(), encoding="utf-8")
+    functions = ("decade = round(age, 10)", "same = round(age, 1)", "area = prefix('post code', 1)")
+    public = [word for text in functions for word in ("--public", text)]
+    out = ("--out", "f.csv", "--schema-out", "f.toml")
+    invoked("derive", "people.csv", "--schema", "people.toml", *public, *out)
+    return tmp_path
+
+
+def test_a_derived_column_is_stated_as_the_function_that_it_is(derived_files: Path) -> None:
+    said = invoked("train", "f.csv", "--schema", "f.toml", "--epsilon", 1, "--out", "model")
+    functions = "decade = round(age, 10), same = round(age, 1), area = prefix('post code', 1)"
+    for text in (said, Model.load("model").privacy.text(10_000)):
+        assert f"known of every row, with whether there is a value at all: {functions}." in text
+        assert "What they tell of private columns is not protected." in text
+    page = invoked("report", "model", "--out", "report.html") and Path("report.html").read_text()
+    assert "decade = round(age, 10)" in page
+
+
+def test_a_derived_column_that_tells_all_of_a_private_one_is_warned_of(derived_files: Path) -> None:
+    done = CliRunner().invoke(main, ["check", "f.csv", "--schema", "f.toml", "--json"])
+    found = json.loads(done.stdout)
+    told = {each["column"]: each["message"] for each in found["warnings"]}
+    assert "nothing of 'age' stays private" in told["same"]
+    assert "stays private" not in "".join(text for name, text in told.items() if name != "same")
+    # Whoever keeps the function from the model keeps it from the statement as well.
+    schema = Schema.from_toml("f.toml")
+    columns = (replace(c, role="private", bounds=(0, 100)) if c.name == "same" else c
+               for c in schema.columns)  # fmt: skip
+    Path("f.toml").write_text(replace(schema, columns=tuple(columns)).to_toml(), encoding="utf-8")
+    assert "nothing of 'age'" not in invoked("check", "f.csv", "--schema", "f.toml")
+    said = invoked("train", "f.csv", "--schema", "f.toml", "--epsilon", 1, "--out", "model")
+    assert "decade = round(age, 10), area" in said
+
+
+def test_a_derived_column_is_read_and_never_made_again(derived_files: Path) -> None:
+    schema = Schema.from_toml("f.toml")
+    decade = schema.columns[2]
+    assert (decade.derived, decade.public, decade.made_of) == ("round(age, 10)", None, ())
+    assert (decade.role, decade.kind) == ("public", "number")
+    assert schema.read == ("age", "post code", "decade", "same", "area")
+    assert Schema.from_dict(schema.to_dict()) == schema
+    plain = replace(schema, columns=tuple(replace(c, derived=None) for c in schema.columns))
+    frame = pyarrow.csv.read_csv("f.csv")
+    cells = pa.array(np.full(frame.num_rows, 7.0))  # not what the function would make of any age
+    frame = frame.set_column(frame.column_names.index("decade"), "decade", cells)
+    encoders = [Encoder.fit(each, frame) for each in (schema, plain)]
+    one, two = (encoder.encode(frame) for encoder in encoders)
+    np.testing.assert_array_equal(one.public, two.public)
+    stored = Encoder.from_json(json.loads(json.dumps(encoders[0].to_json())))
+    assert stored.schema == schema
+    with pytest.raises(DataError, match="decade"):
+        stored.encode(people())  # rows to predict have to be derived, too
+
+
+def test_a_function_of_a_derived_column_and_one_of_a_column_that_is_left_out() -> None:
+    twice = with_derived(with_derived(SCHEMA, [parse("d = round(age, 10)")]),
+                         [parse("e = band(d, 50)")])  # fmt: skip
+    assert [c.derived for c in twice.columns[2:]] == ["round(age, 10)", "band(d, 50)"]
+    without = replace(twice, columns=twice.columns[1:])
+    assert "d = round(age, 10), e = band(d, 50)" in made_notes(without)[0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"derived": 3}, "derived that is no text"),
+        ({"derived": "mean(age, 3)"}, "derived = .*expected FUNCTION"),
+        ({"derived": "round(age, 10)", "public": "round(age, 10)"}, "public and derived"),
+        ({"deriver": "round(age, 10)"}, "Did you mean 'derived'"),
+    ],
+)
+def test_what_is_no_function_is_not_taken_as_one(keys: dict[str, Any], words: str) -> None:
+    age = {"role": "private", "kind": "number", "bounds": [0, 100]}
+    kept = {} if "public" in keys else {"role": "public", "kind": "number"}
+    label = {"name": "ill", "role": "private", "classes": ["no", "yes"]}
+    with pytest.raises(SchemaError, match=words):
+        Schema.from_dict({"label": label, "columns": {"age": age, "d": {**kept, **keys}}})
 
 
 # --- in a schema

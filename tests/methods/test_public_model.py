@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from tests.audit.replays import assert_within_charge, neighbour_pairs
@@ -233,6 +234,15 @@ def fitted_tree() -> Any:
     return DecisionTreeClassifier().fit(np.zeros((2, 2)), [0, 1])
 
 
+def scores_by(model: Any, rows: Any) -> Any:
+    return model.predict_proba(np.nan_to_num(rows))
+
+
+def first_step(function: Any) -> Any:
+    """A free model that hands every row to `function`."""
+    return make_pipeline(FunctionTransformer(function), LogisticRegression())
+
+
 REFUSED = {
     "fitted": (fitted_tree, "fitted already"),
     "frozen": (lambda: FrozenEstimator(fitted_tree()), "fitted already"),
@@ -245,6 +255,22 @@ REFUSED = {
     "fitted within a list": (
         lambda: VotingClassifier([("a", fitted_tree())], voting="soft"),
         "fitted already",
+    ),
+    "a method of a fitted one": (
+        lambda: first_step(fitted_tree().predict_proba),
+        "its DecisionTreeClassifier is fitted already",
+    ),
+    "fitted within a partial": (
+        lambda: first_step(partial(scores_by, fitted_tree())),
+        "its DecisionTreeClassifier is fitted already",
+    ),
+    "fitted within a partial by name": (
+        lambda: first_step(partial(scores_by, model=fitted_tree())),
+        "its DecisionTreeClassifier is fitted already",
+    ),
+    "a method within a partial": (
+        lambda: first_step(partial(partial(fitted_tree().predict_proba), check_input=True)),
+        "its DecisionTreeClassifier is fitted already",
     ),
     "a class": (lambda: LogisticRegression, "the class LogisticRegression"),
     "another task": (DecisionTreeRegressor, "for classification"),
@@ -282,6 +308,16 @@ def test_where_no_model_would_be_free_it_is_refused(given: Schema, method: str, 
     model = HalfmaskClassifier(given, method=method, public_model=LogisticRegression())
     with pytest.raises(InputError, match=words):
         model.fit(people(100))
+
+
+def test_functions_that_hold_no_fitted_model_are_welcome() -> None:
+    plain = make_pipeline(
+        FunctionTransformer(partial(np.nan_to_num, nan=40.0)),
+        FunctionTransformer(StandardScaler().fit_transform),
+        LogisticRegression(),
+    )
+    model = HalfmaskClassifier(schema(), public_model=plain, unsafe_seed=1).fit(people(300))
+    assert set(model.predict(people(20))) <= {"no", "yes"}
 
 
 def test_an_estimator_that_cannot_read_the_columns_says_what_they_are() -> None:

@@ -29,7 +29,7 @@ from halfmask.report.html import page
 
 GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
 _NUMBER = re.compile(r"(?<![a-z])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?%?")
-_NAMES = ("age", "dose", "person", "sick", "yes", "no", "result", "model")
+_NAMES = ("age", "dose", "person", "sick", "tens", "public0", "yes", "no", "result", "model")
 
 
 def shape(sentence: str) -> str:
@@ -90,6 +90,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     pyarrow.csv.write_csv(table(200), folder / "test.csv")
     pyarrow.csv.write_csv(table(300), folder / "train.csv")
     unit = {"unit": {"column": "person", "max_rows": 2}}
+    made = schema().to_dict()["columns"] | {"tens": {"public": "round(dose, 10)"}}
     fits: dict[str, Any] = {
         "usual": HalfmaskClassifier(schema(), epsilon=4.0),
         "bad": HalfmaskClassifier(schema(age="private", skip=True, **unit), method="gd"),
@@ -99,6 +100,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "withheld": HalfmaskClassifier(schema("public"), relation="withhold", epsilon=9.0),
         "constant": HalfmaskClassifier(schema(age="private"), epsilon=0.2),
         "number": HalfmaskRegressor(schema(number=True), epsilon=20.0),
+        "functions": HalfmaskClassifier(
+            schema(columns=made), method="gd", public=lambda rows: np.asarray(rows["age"]) > 50
+        ),
     }
     found: list[str] = []
     facts: list[Facts] = []

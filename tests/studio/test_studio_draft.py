@@ -278,6 +278,26 @@ def test_functions_of_columns_and_of_the_label_are_kept(tmp_path: Path) -> None:
     assert found.label.public == "round(y, 5)"
 
 
+def test_where_a_derived_column_comes_from_is_kept(tmp_path: Path) -> None:
+    write_rows(tmp_path, {"age": ["21", "35"], "decade": ["20", "40"], "y": ["no", "yes"]})
+    text = (
+        '[label]\nname = "y"\nrole = "private"\nclasses = ["no", "yes"]\n'
+        '[columns.age]\nrole = "private"\nkind = "number"\nbounds = [0, 120]\n'
+        '[columns.decade]\nrole = "public"\nkind = "number"\nderived = "round(age, 10)"\n'
+    )
+    (tmp_path / "rows.toml").write_text(text)
+    with bench(tmp_path) as studio:
+        studio.post("api/change", {"ids": [1], "known": "0..100"})
+        studio.post("api/change", {"ids": [1], "role": "private"})
+        studio.post("api/change", {"ids": [1], "role": "public"})
+        studio.post("api/save")
+    with bench(tmp_path) as again:
+        again.post("api/save")
+        found = Schema.from_toml("rows.toml")
+    assert [column.derived for column in found.columns] == [None, "round(age, 10)"]
+    assert found.columns[1].bounds == (0, 100)
+
+
 def test_columns_of_any_type_can_be_clicked(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet

@@ -64,12 +64,14 @@ def asked(studio: Bench, public: set[str], unit: bool) -> None:
 
 
 def answers(
-    columns: dict[str, list[str]], ask: Callable[[Bench], None]
+    columns: dict[str, list[str]], ask: Callable[[Bench], None], schema: str | None = None
 ) -> tuple[Sequence[bytes], dict[str, bytes]]:
     """Every body the server sent, and every file it left."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_rows(folder, columns)
+        if schema is not None:
+            (folder / "rows.toml").write_text(schema)
         with bench(folder) as studio:
             ask(studio)
         left = {file.name: file.read_bytes() for file in folder.glob("*") if file.is_file()}
@@ -88,6 +90,87 @@ def test_answers_do_not_depend_on_private_values(
     assert said == again
     assert left == also
     assert not any(SECRET.encode() in body for body in (*said, *left.values()))
+
+
+MADE = """
+[label]
+name = "y"
+role = "private"
+classes = ["no", "yes"]
+[columns]
+age = { role = "private", kind = "number", bounds = [0, 100] }
+city = { role = "private", kind = "category", categories = ["one"] }
+person_id = { role = "private", kind = "category", categories = ["one"] }
+score = { role = "private", kind = "category", categories = ["one"] }
+decade = { public = "round(age, 10)" }
+group_id = { public = "band(age, 18, 65)" }
+town_id = { public = "prefix(city, 1)" }
+both = { public = "join(city, score)" }
+"""
+
+
+def asked_of_made(studio: Bench, public: set[str]) -> None:
+    """What a page asks for where a schema makes columns of others."""
+    studio.get("api/state")
+    ids = [place for place, name in enumerate(NAMES) if name in public]
+    studio.post("api/change", {"ids": ids, "role": "public"})
+    for epsilon in (0.3, 30):
+        studio.get(f"api/price?epsilon={epsilon}&delta=1e-6")
+    studio.get("api/plan?epsilon=1&delta=1e-6&total=2")
+    # What was seen while a column was public is not told of it afterwards.
+    studio.post("api/change", {"ids": list(range(len(NAMES))), "role": "public"})
+    studio.get("api/price?epsilon=1&delta=1e-6")
+    studio.post("api/change", {"ids": list(range(len(NAMES))), "role": "private"})
+    studio.get("api/price?epsilon=1&delta=1e-6")
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(two_tables())
+def test_answers_do_not_depend_on_private_values_through_a_made_column(
+    tables: tuple[dict[str, list[str]], dict[str, list[str]], set[str]],
+) -> None:
+    one, other, public = tables
+    said, left = answers(one, lambda studio: asked_of_made(studio, public), MADE)
+    again, also = answers(other, lambda studio: asked_of_made(studio, public), MADE)
+    # Two answers were given while every column was public.
+    assert (said[:-4], said[-2:]) == (again[:-4], again[-2:])
+    assert left == also
+
+
+@pytest.mark.parametrize(
+    "made", ["decade", "person_id"], ids=["a made column", "one that is named like an id"]
+)
+def test_a_bad_private_cell_is_not_told_through_a_column_that_is_made_of_it(
+    tmp_path: Path, made: str
+) -> None:
+    schema = (
+        '[label]\nname = "y"\nrole = "private"\nclasses = ["no", "yes"]\n'
+        '[columns.age]\nrole = "private"\nkind = "number"\nbounds = [0, 100]\n'
+        f'[columns.{made}]\npublic = "round(age, 10)"\n'
+    )
+    told = []
+    for cell in ("33", SECRET):
+        ages = [str(20 + place % 50) for place in range(60)]
+        ages[7] = cell
+        (tmp_path / "rows.toml").write_text(schema)
+        write_rows(tmp_path, {"age": ages, "y": ["no", "yes"] * 30})
+        with bench(tmp_path) as studio:
+            told.append(studio.get("api/price?epsilon=1&delta=0.5"))
+    assert told[0] == told[1]
+    assert told[0]["faults"] == []
+    assert any("delta" in each for each in told[0]["warnings"])  # the check went to its end
+
+
+def test_a_column_made_of_public_ones_is_looked_at(tmp_path: Path) -> None:
+    write_rows(tmp_path, {"age": ["20", "30", "x"], "y": ["no", "yes", "no"]})
+    (tmp_path / "rows.toml").write_text(
+        '[label]\nname = "y"\nrole = "private"\nclasses = ["no", "yes"]\n'
+        '[columns.age]\nrole = "public"\nkind = "number"\n'
+        '[columns.decade]\npublic = "round(age, 10)"\n'
+    )
+    with bench(tmp_path) as studio:
+        faults = studio.get("api/price?epsilon=1&delta=1e-6")["faults"]
+        assert ["row 3" in fault for fault in faults] == [True, True]
 
 
 def test_the_check_can_fail() -> None:

@@ -40,9 +40,10 @@ _LABEL_FUNCTIONS = {"number": ("round", "band"), "class": ("prefix", "top")}
 
 @dataclass(frozen=True, kw_only=True)
 class Derived:
-    """A public column `name` = function(columns, *arguments)."""
+    """A public column `name` = function(columns, *arguments); `text` is the call as written."""
 
     name: str
+    text: str
     function: str
     columns: tuple[str, ...]
     arguments: tuple[Any, ...]
@@ -84,7 +85,9 @@ def function_of(name: str, rest: str) -> Derived:
     columns, arguments = tuple(map(str, given[:many])), tuple(given[many:])
     if len(columns) < many or not _fits(function, arguments):
         raise InputError(f"{rest!r}: expected {FUNCTIONS[function]}.")
-    return Derived(name=name, function=function, columns=columns, arguments=arguments)
+    return Derived(
+        name=name, text=rest.strip(), function=function, columns=columns, arguments=arguments
+    )
 
 
 class DeclaredLabel(Protocol):

@@ -608,7 +608,7 @@ class _MadeRows(FileRows):
 
 
 def with_derived(schema: Schema, derived: Sequence[Derived]) -> Schema:
-    """The schema with the new columns declared public, in order."""
+    """The schema with the new columns declared public, in order, and with where they come from."""
     for each in derived:
         known = {column.name: column for column in schema.columns}
         taken = {*known, schema.label.name, *([schema.unit.column] if schema.unit else [])}
@@ -626,7 +626,8 @@ def with_derived(schema: Schema, derived: Sequence[Derived]) -> Schema:
                     f"The schema has no column {source!r}: expected one of {', '.join(known)}."
                 )
         party = known[each.columns[0]].party
-        column = Column(each.name, "public", each.kind, party=party)  # type: ignore[arg-type]
+        kind: Any = each.kind
+        column = Column(each.name, "public", kind, party=party, derived=each.text)
         schema = replace(schema, columns=(*schema.columns, column))
     return schema
 

@@ -869,12 +869,21 @@ def unfitted(estimator: Any, task: Task) -> Any:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Every estimator within `value`, itself included, also in lists and mappings."""
+    """Every estimator within `value`, itself included, also in lists, mappings and functions.
+
+    Of a function those are what `functools.partial` has bound, and the object of a method.
+    """
+    from functools import partial
+
     from sklearn.base import BaseEstimator
 
     if isinstance(value, BaseEstimator):
         yield value
         value = value.get_params(deep=False)
+    elif isinstance(value, partial):
+        value = [value.func, *value.args, *value.keywords.values()]
+    elif callable(value):
+        value = [getattr(value, "__self__", None)]
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple | set | frozenset):

@@ -159,6 +159,7 @@ class ColumnDraft:
     missing: str | None = None
     max_rows: int | None = None
     public: str | None = None  # what is public of a private label, as a function
+    derived: str | None = None  # the function that a column of the data was made by
     typed: str | None = None  # what could not be read, kept as it was typed
     problem: str | None = None
 
@@ -517,7 +518,7 @@ def _known(keys: Mapping[str, Any]) -> Known:
     )
 
 
-_KEPT = ("bins", "party", "missing", "public")
+_KEPT = ("bins", "party", "missing", "public", "derived")
 
 
 def _declared(entry: ColumnDraft, part: Purpose, keys: Mapping[str, Any]) -> ColumnDraft:
@@ -617,6 +618,7 @@ def _column_keys(entry: ColumnDraft, guess: Guess) -> dict[str, Any]:
             "categories": levels,
             "bins": entry.bins,
             "party": entry.party,
+            "derived": entry.derived,
         }
     )
 

@@ -434,8 +434,13 @@ class Workshop:
             return column_picture(self.rows, entry.name, entry.kind or self._guess(entry.name))
 
     def _look(self, rows: FileRows, part: Column | Label) -> Looked:
-        """At public columns alone, each declaration once."""
-        if part.role != "public":
+        """At public columns alone, each declaration once.
+
+        One that is made of others is made anew of their cells: where one of them is private,
+        whether that works, and at which row it does not, would tell of it.
+        """
+        sources = part.made_of if isinstance(part, Column) else ()
+        if part.role != "public" or not all(map(self._public, sources)):
             return Looked()
         if part not in self._looked:
             self._looked[part] = look_at(rows, part)
