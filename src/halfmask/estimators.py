@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -21,6 +21,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.feature_selection import SelectorMixin, VarianceThreshold
 from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.pipeline import Pipeline
 from sklearn.utils import estimator_html_repr, get_tags
 from sklearn.utils.multiclass import check_classification_targets
@@ -314,7 +315,10 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
                     f"{type(self).__name__} is for {self._task}, but the schema declares the label "
                     f"{self.schema.label.name!r} for {self.schema.label.task}."
                 )
-            frame, schema = X if y is None else _with_label(X, y, self.schema), self.schema
+            frame, schema = X, self.schema
+            if y is not None:
+                unit = [] if schema.unit is None else [schema.unit.column]
+                frame = _with_label(X, y, schema, [*schema.read, *unit])
             if callable(self.public):
                 frame, schema = with_public_columns(frame, schema, self.public)
             elif self.public is not None:
@@ -337,21 +341,30 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         )
         return None, with_public_part(table, X, self.public)
 
-    def _labelled(self, X: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
-        """Rows to score with their labels: `y`, or the label column where a row has one."""
+    def _judged(
+        self, X: Any, y: Any, weights: Any
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+        """True labels, predicted ones and weights of the rows that have a label.
+
+        With a schema, labels are read by its rules, as `fit` reads them, whether they come as `y`
+        or as a column of the frame.
+        """
         check_is_fitted(self)
-        if y is not None:
-            return X, y, weights
         encoder = self.model_.encoder
         if encoder is None:
-            raise InputError("Pass y: a bare array has no label column.")
-        table = self.model_.encode(self._with_public(X), with_label=True)
+            if y is None:
+                raise InputError("Pass y: a bare array has no label column.")
+            return y, self.predict(X), weights
+        frame = self._with_public(X)
+        if y is not None:
+            frame = _with_label(frame, y, encoder.schema, encoder.schema.read)
+        table = self.model_.encode(frame, with_label=True)
         kept = ~table.unlabelled
-        rows = as_arrow(X, (self.schema or encoder.schema).read).filter(kept)
-        found = table.labelled().label
-        if table.classes is not None:
-            found = class_array(table.classes)[found]
-        return rows, found, None if weights is None else np.asarray(weights)[kept]
+        table = table.labelled()
+        assert table.label is not None
+        found = table.label if table.classes is None else class_array(table.classes)[table.label]
+        chosen = None if weights is None else np.asarray(weights)[kept]
+        return found, self.model_.predict(table), chosen
 
     def _checked(self, X: Any, y: Any) -> tuple[NDArray[np.float64], NDArray[Any]]:
         """scikit-learn's own checks of bare arrays."""
@@ -467,9 +480,10 @@ class HalfmaskClassifier(ClassifierMixin, _HalfmaskEstimator):  # type: ignore[m
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy on rows of yours, which no guarantee covers; `y` may come from the frame."""
-        rows, given, weights = self._labelled(X, y, sample_weight)
-        scored = super().score
-        return without_values(lambda: float(scored(rows, given, weights)), y=given)
+        true, told, weights = self._judged(X, y, sample_weight)
+        return without_values(
+            lambda: float(accuracy_score(true, told, sample_weight=weights)), y=true
+        )
 
 
 class HalfmaskRegressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[misc]
@@ -575,9 +589,8 @@ class HalfmaskRegressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[mis
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """R² on rows of yours, which no guarantee covers; `y` may come from the frame."""
-        rows, given, weights = self._labelled(X, y, sample_weight)
-        scored = super().score
-        return without_values(lambda: float(scored(rows, given, weights)), y=given)
+        true, told, weights = self._judged(X, y, sample_weight)
+        return without_values(lambda: float(r2_score(true, told, sample_weight=weights)), y=true)
 
 
 _UNCOVERED_STEPS = (
@@ -619,9 +632,8 @@ def _learns(step: Any, label_alone: bool) -> bool:
     return bool(tags.target_tags.required) or chooses
 
 
-def _with_label(X: Any, y: Any, schema: Schema) -> pa.Table:
-    """The frame's columns with `y` as the label column, whether or not the frame has one."""
-    names = [*schema.read, *([schema.unit.column] if schema.unit else [])]
+def _with_label(X: Any, y: Any, schema: Schema, names: Sequence[str]) -> pa.Table:
+    """Columns `names` of the frame with `y` as the label, whether or not the frame has one."""
     table = as_arrow(X, names)
     values = values_column(y, schema.label.name)
     if len(values) != table.num_rows:
