@@ -261,8 +261,9 @@ def _effects(facts: Facts) -> str:
         return f"<p>{escape(plots.LEARNT_NOTHING)}</p>"
     outcomes = dict.fromkeys(effect.outcome for effect in facts.effects)
     text = plots.meaning(words.listed(list(outcomes)), classes=facts.model.classes is not None)
-    unclear = [effect.column for effect in facts.effects if not effect.clear]
-    drawn = [effect for effect in facts.effects if effect.column not in unclear][: plots.SHOWN]
+    drawn = [effect for effect in facts.effects if effect.clear][: plots.SHOWN]
+    clear = {effect.column for effect in facts.effects if effect.clear}
+    unclear = [name for name in dict.fromkeys(e.column for e in facts.effects) if name not in clear]
     named = {True: lambda e: f"{e.column} ({e.role})", False: lambda e: f"{e.column}: {e.outcome}"}
     figures = "".join(
         figure(

@@ -446,15 +446,20 @@ def svg(effect: DrawnEffect, name: str) -> str:
     return inline_svg(effect_points(effect), name=name, title=title)
 
 
+def _on(effect: DrawnEffect) -> str:
+    return f"<p>{html.escape(f'{effect.column}: {effect.outcome}')}</p>"
+
+
 def effects_picture(effects: Sequence[DrawnEffect]) -> str:
     """The columns that matter most, for a notebook; None of it needs a script."""
+    outcomes = list(dict.fromkeys(effect.outcome for effect in effects))
     drawn = "".join(
-        f'<div style="width:22rem">{svg(effect, f"effect-{place}")}</div>'
+        f'<div style="width:22rem">{_on(effect) if len(outcomes) > 1 else ""}'
+        f"{svg(effect, f'effect-{place}')}</div>"
         for place, effect in enumerate(effects[:SHOWN])
     )
-    outcome = effects[0].outcome if effects else ""
     return (
         f'<div style="{_COLOURS}padding:.5rem"><p>Effects on the score of '
-        f"<b>{html.escape(outcome)}</b>; hollow points could be noise.</p>"
+        f"<b>{html.escape(', '.join(outcomes))}</b>; hollow points could be noise.</p>"
         f'<div style="display:flex;flex-wrap:wrap;gap:1rem">{drawn}</div></div>'
     )
