@@ -23,7 +23,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask.accounting.ledger import Ledger, MemoryLedger
-from halfmask.errors import BudgetExceededError, DataError, InputError
+from halfmask.errors import AccountingError, BudgetExceededError, DataError, InputError
 from halfmask.estimators import SpendsAgainWarning, UncoveredStepWarning
 from halfmask.schema import Column, Label, Schema
 
@@ -140,6 +140,30 @@ def test_rows_to_score_without_a_label_are_left_out() -> None:
     found = model.score(people.drop(columns="sick"), given, sample_weight=weights)
     assert found == model.score(rest, sample_weight=weights[100:])
     assert found == model.score(people.assign(sick=given), sample_weight=weights)
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [([1, 2], "300 sample_weight, got 2"), (["a"] * 300, "numbers"), ([-1.0] * 300, "row 1")],
+)
+def test_bad_weights_of_rows_to_score_are_refused(weights: Any, words: str) -> None:
+    people = frame()
+    model = HalfmaskClassifier(SCHEMA, epsilon=50, method="gd").fit(people)
+    with pytest.raises(InputError, match=words):
+        model.score(people, sample_weight=weights)
+    with pytest.raises(InputError, match=words):
+        model.score(people.drop(columns="sick"), people["sick"], sample_weight=weights)
+    assert model.score(people, sample_weight=2) == model.score(people)
+
+
+def test_a_budget_that_is_no_number_is_named() -> None:
+    people = frame()
+    for epsilon in ("1", None, [1.0]):
+        with pytest.raises(AccountingError, match="Expected a finite epsilon > 0, got"):
+            HalfmaskClassifier(SCHEMA, epsilon=epsilon).fit(people)
+    for delta in ("x", None):
+        with pytest.raises(AccountingError, match=f"between 0 and 1, got {delta!r}"):
+            HalfmaskClassifier(SCHEMA, delta=delta).fit(people)
 
 
 def test_numbers_to_score_are_clamped_to_the_declared_bounds() -> None:

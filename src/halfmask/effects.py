@@ -162,11 +162,6 @@ class Effects(Sequence[Effect]):
     They are found when first looked at. With more than two classes each column has one for each:
     `effects["age", "B"]` is that on the score of class B, and `effects["age"]` is a KeyError.
 
-    Attributes
-    ----------
-    outcomes : tuple of str
-        What scores are of: the second of two classes, each of more, or the label itself.
-
     Examples
     --------
     >>> from halfmask import HalfmaskClassifier

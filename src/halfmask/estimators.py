@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -41,7 +41,7 @@ from halfmask.schema import Column, Schema
 from halfmask.settings import MethodConfig
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table, Task
-from halfmask.training import train
+from halfmask.training import row_weights, train
 from halfmask.types import Floats
 
 # --- Any public function f of a row (Definition 1.1 of feature differential privacy).
@@ -315,10 +315,7 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
                     f"{type(self).__name__} is for {self._task}, but the schema declares the label "
                     f"{self.schema.label.name!r} for {self.schema.label.task}."
                 )
-            frame, schema = X, self.schema
-            if y is not None:
-                unit = [] if schema.unit is None else [schema.unit.column]
-                frame = _with_label(X, y, schema, [*schema.read, *unit])
+            frame, schema = X if y is None else _with_label(X, y, self.schema), self.schema
             if callable(self.public):
                 frame, schema = with_public_columns(frame, schema, self.public)
             elif self.public is not None:
@@ -357,14 +354,18 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
             return y, self.predict(X), weights
         frame = self._with_public(X)
         if y is not None:
-            frame = _with_label(frame, y, encoder.schema, encoder.schema.read)
+            frame = _with_label(frame, y, encoder.schema, with_unit=False)
         table = self.model_.encode(frame, with_label=True)
         kept = ~table.unlabelled
         table = table.labelled()
         assert table.label is not None
         found = table.label if table.classes is None else class_array(table.classes)[table.label]
-        chosen = None if weights is None else np.asarray(weights)[kept]
-        return found, self.model_.predict(table), chosen
+        if weights is not None:
+            weights = row_weights(weights, len(kept))
+            if len(weights) != len(kept):
+                raise InputError(f"Expected {len(kept)} sample_weight, got {len(weights)}.")
+            weights = weights[kept]
+        return found, self.model_.predict(table), weights
 
     def _checked(self, X: Any, y: Any) -> tuple[NDArray[np.float64], NDArray[Any]]:
         """scikit-learn's own checks of bare arrays."""
@@ -632,8 +633,9 @@ def _learns(step: Any, label_alone: bool) -> bool:
     return bool(tags.target_tags.required) or chooses
 
 
-def _with_label(X: Any, y: Any, schema: Schema, names: Sequence[str]) -> pa.Table:
-    """Columns `names` of the frame with `y` as the label, whether or not the frame has one."""
+def _with_label(X: Any, y: Any, schema: Schema, *, with_unit: bool = True) -> pa.Table:
+    """The frame's columns with `y` as the label column, whether or not the frame has one."""
+    names = [*schema.read, *([schema.unit.column] if schema.unit and with_unit else [])]
     table = as_arrow(X, names)
     values = values_column(y, schema.label.name)
     if len(values) != table.num_rows:
