@@ -41,7 +41,7 @@ from halfmask.schema import Column, Schema
 from halfmask.settings import MethodConfig
 from halfmask.statement import Statement
 from halfmask.table import Encoder, Table, Task
-from halfmask.training import row_weights, train
+from halfmask.training import train, weights_as_numbers
 from halfmask.types import Floats
 
 # --- Any public function f of a row (Definition 1.1 of feature differential privacy).
@@ -361,7 +361,7 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         assert table.label is not None
         found = table.label if table.classes is None else class_array(table.classes)[table.label]
         if weights is not None:
-            weights = row_weights(weights, len(kept))
+            weights = weights_as_numbers(weights, len(kept))
             if len(weights) != len(kept):
                 raise InputError(f"Expected {len(kept)} sample_weight, got {len(weights)}.")
             weights = weights[kept]

@@ -264,7 +264,7 @@ def _checked_weights(
     """
     if given is None:
         return None
-    weights = row_weights(given, int(table.rows.max()) + 1)
+    weights = weights_as_numbers(given, int(table.rows.max()) + 1)
     if frame_rows not in (None, len(weights)) or len(weights) <= int(table.rows.max(initial=0)):
         raise InputError(
             "Expected one sample_weight for each row of the frame"
@@ -283,7 +283,7 @@ def _checked_weights(
     return kept
 
 
-def row_weights(given: Any, rows: int) -> NDArray[np.float64]:
+def weights_as_numbers(given: Any, rows: int) -> NDArray[np.float64]:
     """`given` as finite numbers >= 0; a single number stands for as many as there are `rows`."""
     try:
         weights = np.asarray(given, dtype=np.float64)
