@@ -13,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from halfmask.audit.model_audit import ESTIMATED
 from halfmask.report import plots, words
 from halfmask.report.covered import NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
@@ -341,10 +342,9 @@ def _audit(facts: Facts) -> str:
     bars = [(i.column, i.without_model, i.with_model, i.bound) for i in facts.inferences]
     title = "Bars: how often each private column is guessed right, without and with the model."
     ax = plots.guess_bars(bars)
-    caption = "Guesses from the public columns and the label; an attacker cannot pass the line."
     rows = words.inference_rows(facts)
     table = data_table("Right guesses of private columns", words.INFERENCE_HEADINGS, rows)
-    return shown + _figure(ax, "inference-figure", title, caption, table)
+    return shown + _figure(ax, "inference-figure", title, ESTIMATED, table)
 
 
 def _statement(statement: Statement) -> str:

@@ -232,7 +232,7 @@ def reliability(points: Sequence[tuple[float, float, float]], *, ax: Axes | None
 
 
 def guess_bars(rows: Sequence[tuple[str, float, float, float]], *, ax: Axes | None = None) -> Axes:
-    """Right guesses per column, without (plain) and with the model (hatched), and the most."""
+    """Right guesses per column: without the model, with it (hatched), the estimated most."""
     with _drawing(ax, 5.0, 1.2 + 0.5 * len(rows)) as ax:
         places = range(len(rows))
         ax.barh([p - 0.2 for p in places], [row[1] for row in rows], 0.36, color=SERIES[5])
@@ -244,7 +244,7 @@ def guess_bars(rows: Sequence[tuple[str, float, float, float]], *, ax: Axes | No
         ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
         ax.invert_yaxis()
         ax.grid(visible=False, axis="y")
-        ax.set_xlabel("without the model (plain), with it (hatched), at most (line)")
+        ax.set_xlabel("without the model (plain), with it (hatched), the most, estimated (line)")
     return ax
 
 
