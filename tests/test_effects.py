@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,8 +14,9 @@ import pytest
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor, Schema
 from halfmask.datasets import load_adult
-from halfmask.effects import Effect, _View, effects
+from halfmask.effects import Effect, Effects, _View, effects
 from halfmask.model import Model
+from halfmask.report.html import _effects as effects_section
 from halfmask.schema import Label
 
 TRAIN, TEST, CENSUS = load_adult()
@@ -306,7 +308,65 @@ def test_several_classes_have_an_effect_each() -> None:
     label = replace(schema.label, classes=("no", "yes", "maybe"))
     model = HalfmaskClassifier(Schema(label, schema.columns), epsilon=4.0, method="gd").fit(rows)
     outcomes = {effect.outcome for effect in model.effects_ if effect.column == "x1"}
-    assert outcomes == {"no", "yes", "maybe"}
+    assert outcomes == {"no", "yes", "maybe"} == set(model.effects_.outcomes)
+
+
+def several(*outcomes: str) -> Effects:
+    return Effects(
+        lambda: [
+            Effect(
+                column=column,
+                role="private",
+                outcome=outcome,
+                levels=("a", "b"),
+                values=(-1.0 - place, 1.0 + place),
+                low=(-4.0, 0.5),
+                high=(-0.5, 4.0),
+                share=None,
+                ordered=False,
+            )
+            for column in ("age", "dose")
+            for place, outcome in enumerate(outcomes)
+        ]
+    )
+
+
+def test_an_effect_of_several_is_found_by_column_and_class() -> None:
+    found = several("1", "2", "3")
+    assert found["age", "2"].outcome == "2"
+    assert found["dose", 3] == next(e for e in found if (e.column, e.outcome) == ("dose", "3"))
+    with pytest.raises(
+        KeyError, match=r"on each of '3', '2', '1': name one, as in effects\['age', "
+    ):
+        found["age"]
+    with pytest.raises(KeyError, match="No effect of 'age' on 'B': expected one of '3', '2', '1'"):
+        found["age", "B"]
+    with pytest.raises(KeyError, match="Did you mean 'age'"):
+        found["agee", "2"]
+    two = several("yes")
+    assert two["age"] == two["age", "yes"]
+
+
+def test_effects_on_several_classes_are_shown_with_their_class() -> None:
+    found = several("one", "two", "<3>")
+    assert "3.000  age: <3>" in str(found)
+    drawn = found._repr_html_()
+    assert "age: one" in drawn
+    assert "<b>&lt;3&gt;, two, one</b>" in drawn
+    assert "one" not in str(several("one"))
+
+
+def test_a_column_that_is_clear_for_one_class_is_not_called_noise() -> None:
+    unclear = replace(several("one")["age"], outcome="two", low=(-3.0, -3.0), high=(3.0, 3.0))
+    clear = replace(several("one")["age"], low=(-1.5, 0.5), high=(-0.5, 1.5))
+    lost = replace(unclear, column="dose")
+    facts = SimpleNamespace(
+        effects=(unclear, clear, lost), model=SimpleNamespace(classes=("one", "two", "three"))
+    )
+    page = effects_section(facts)  # type: ignore[arg-type]
+    assert page.count("<svg") == 1
+    assert "<figcaption>age: one</figcaption>" in page
+    assert "Noise could have made all effects of dose." in page
 
 
 def test_methods_whose_bars_were_not_tried_have_none() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask.accounting.ledger import Ledger, MemoryLedger
 from halfmask.audit import record
-from halfmask.errors import BudgetExceededError, DataError, InputError
+from halfmask.errors import AccountingError, BudgetExceededError, DataError, InputError
 from halfmask.estimators import SpendsAgainWarning, UncoveredStepWarning, with_public_part
 from halfmask.model import Model
 from halfmask.schema import Column, Label, Schema
@@ -99,6 +100,85 @@ def test_the_label_may_come_apart() -> None:
     scores = second.decision_function(people)
     np.testing.assert_array_equal(first.decision_function(people), scores)
     assert first.score(people) == second.score(people.drop(columns="sick"), people["sick"])
+
+
+def declared(**label: Any) -> Schema:
+    return replace(SCHEMA, label=replace(SCHEMA.label, **label))
+
+
+@pytest.mark.parametrize("public", [None, lambda rows: rows["age"] > 50])
+def test_labels_of_rows_to_score_are_read_as_those_to_train_on(public: Any) -> None:
+    people = frame()
+    given = " " + people["sick"]
+    model = HalfmaskClassifier(SCHEMA, epsilon=50, method="gd", public=public).fit(people)
+    bare = people.drop(columns="sick")
+    assert model.score(bare, given) == model.score(people.assign(sick=given)) > 0.3
+
+
+def test_numbers_are_scored_against_classes_declared_as_text() -> None:
+    people = frame()
+    bare, ones = people.drop(columns="sick"), (people["sick"] == "yes").astype(int)
+    model = HalfmaskClassifier(declared(classes=("0", "1")), epsilon=50, method="gd")
+    with pytest.warns(SpendsAgainWarning):
+        assert (cross_val_score(model, bare, ones, cv=2) > 0.3).all()
+
+
+def test_a_label_to_score_that_is_no_declared_class_is_named_by_its_row() -> None:
+    people = frame()
+    model = HalfmaskClassifier(SCHEMA, epsilon=50, method="gd").fit(people)
+    given = people["sick"].to_list()
+    given[6] = "secret"
+    with pytest.raises(DataError, match="Column 'sick', row 7: the label is not among") as caught:
+        model.score(people.drop(columns="sick"), given)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(DataError, match="300 rows, 2 labels"):
+        model.score(people, ["yes", "no"])
+
+
+def test_rows_to_score_without_a_label_are_left_out() -> None:
+    people = frame()
+    schema = declared(missing="skip")
+    model = HalfmaskClassifier(schema, epsilon=50, method="gd").fit(people)
+    given = people["sick"].where(people.index >= 100, None)
+    rest = people[100:]
+    weights = np.where(people.index < 200, 1.0, 3.0)
+    found = model.score(people.drop(columns="sick"), given, sample_weight=weights)
+    assert found == model.score(rest, sample_weight=weights[100:])
+    assert found == model.score(people.assign(sick=given), sample_weight=weights)
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [([1, 2], "300 sample_weight, got 2"), (["a"] * 300, "numbers"), ([-1.0] * 300, "row 1")],
+)
+def test_bad_weights_of_rows_to_score_are_refused(weights: Any, words: str) -> None:
+    people = frame()
+    model = HalfmaskClassifier(SCHEMA, epsilon=50, method="gd").fit(people)
+    with pytest.raises(InputError, match=words):
+        model.score(people, sample_weight=weights)
+    with pytest.raises(InputError, match=words):
+        model.score(people.drop(columns="sick"), people["sick"], sample_weight=weights)
+    assert model.score(people, sample_weight=2) == model.score(people)
+
+
+def test_a_budget_that_is_no_number_is_named() -> None:
+    people = frame()
+    for epsilon in ("1", None, [1.0]):
+        with pytest.raises(AccountingError, match="Expected a finite epsilon > 0, got"):
+            HalfmaskClassifier(SCHEMA, epsilon=epsilon).fit(people)
+    for delta in ("x", None):
+        with pytest.raises(AccountingError, match=f"between 0 and 1, got {delta!r}"):
+            HalfmaskClassifier(SCHEMA, delta=delta).fit(people)
+
+
+def test_numbers_to_score_are_clamped_to_the_declared_bounds() -> None:
+    label = Label("age", "private", bounds=(0, 100))
+    schema = Schema(label, (Column("town", "private", "category", categories=("A", "B")),))
+    people = frame()
+    model = HalfmaskRegressor(schema, epsilon=50, method="gd").fit(people)
+    beyond = people["age"].where(people.index >= 5, 1e9)
+    clamped = people["age"].where(people.index >= 5, 100)
+    assert model.score(people, beyond) == model.score(people.assign(age=clamped))
 
 
 def test_the_statement_says_what_was_promised() -> None:

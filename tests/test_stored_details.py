@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from halfmask.accounting.budget import Budget
+from halfmask.errors import InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.model import Model
 from halfmask.model_folder import packed, unpacked, without_objects
@@ -53,6 +54,24 @@ def test_a_number_that_is_not_finite_is_stored_as_nothing(tmp_path: Path) -> Non
     replace(model, details={**model.details, "trace": trace}).save(tmp_path)
     stored = json.loads((tmp_path / "model.json").read_text())
     assert stored["details"]["trace"] == [1.0, None, {"deep": None}]
+
+
+def test_a_model_is_saved_over_nothing_unless_that_is_asked_for(tmp_path: Path) -> None:
+    model, folder, file = small_model(1.0, 0), tmp_path / "model", tmp_path / "note.txt"
+    file.write_text("mine")
+    for place in (file, file / "deeper"):
+        with pytest.raises(InputError, match="is a file"):
+            model.save(place)
+    with pytest.raises(InputError, match="is not empty: name a new folder"):
+        model.save(tmp_path)
+    model.save(folder)
+    other = replace(model, reason="another")
+    with pytest.raises(InputError, match="holds a model: name a new folder, or pass overwrite"):
+        other.save(folder)
+    assert Model.load(folder).reason == model.reason
+    other.save(folder, overwrite=True)
+    assert Model.load(folder).reason == "another"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "note.txt"]
 
 
 def test_no_array_of_objects_is_stored_and_no_other_array_than_was_given(tmp_path: Path) -> None:

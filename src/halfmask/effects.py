@@ -159,7 +159,8 @@ class Effect:
 class Effects(Sequence[Effect]):
     """The effects of all columns, those that matter most first; `effects["age"]` finds one.
 
-    They are found when first looked at. With more than two classes each column has one for each.
+    They are found when first looked at. With more than two classes each column has one for each:
+    `effects["age", "B"]` is that on the score of class B, and `effects["age"]` is a KeyError.
 
     Examples
     --------
@@ -182,18 +183,36 @@ class Effects(Sequence[Effect]):
     def __len__(self) -> int:
         return len(self._found)
 
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """What scores are of: the second of two classes, each of more, or the label itself."""
+        return tuple(dict.fromkeys(effect.outcome for effect in self._found))
+
     @overload
-    def __getitem__(self, key: int | str) -> Effect: ...
+    def __getitem__(self, key: int | str | tuple[str, Any]) -> Effect: ...
     @overload
     def __getitem__(self, key: slice) -> Sequence[Effect]: ...
-    def __getitem__(self, key: int | str | slice) -> Effect | Sequence[Effect]:
-        if not isinstance(key, str):
+    def __getitem__(self, key: int | str | tuple[str, Any] | slice) -> Effect | Sequence[Effect]:
+        if not isinstance(key, str | tuple):
             return self._found[key]
-        for effect in self._found:
-            if effect.column == key:
+        column, *outcome = (key,) if isinstance(key, str) else key
+        found = [effect for effect in self._found if effect.column == column]
+        if not found:
+            hint = suggest(str(column), [effect.column for effect in self._found])
+            raise KeyError(f"No column {column!r} in this model.{hint}")
+        if not outcome and len(found) == 1:
+            return found[0]
+        for effect in found:
+            if [effect.outcome] == [str(each) for each in outcome]:
                 return effect
-        hint = suggest(key, [effect.column for effect in self._found])
-        raise KeyError(f"No column {key!r} in this model.{hint}")
+        listed = ", ".join(map(repr, self.outcomes))
+        if outcome:
+            asked = ", ".join(map(repr, outcome))
+            raise KeyError(f"No effect of {column!r} on {asked}: expected one of {listed}.")
+        raise KeyError(
+            f"Column {column!r} has an effect on each of {listed}: name one, as in "
+            f"effects[{column!r}, {found[0].outcome!r}]."
+        )
 
     def to_json(self) -> list[dict[str, Any]]:
         """All effects as JSON objects."""
@@ -207,7 +226,10 @@ class Effects(Sequence[Effect]):
         lines = ["Effects by column, those that matter most first:"]
         for effect in self._found[:20]:
             told = "" if effect.clear else "  (noise could have made it)"
-            lines.append(f"  {effect.size:6.3f}  {effect.column}{told}")
+            name = (
+                effect.column if len(self.outcomes) == 1 else f"{effect.column}: {effect.outcome}"
+            )
+            lines.append(f"  {effect.size:6.3f}  {name}{told}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

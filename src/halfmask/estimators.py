@@ -22,6 +22,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.feature_selection import SelectorMixin, VarianceThreshold
 from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.pipeline import Pipeline
 from sklearn.utils import estimator_html_repr, get_tags
 from sklearn.utils.multiclass import check_classification_targets
@@ -41,7 +42,7 @@ from halfmask.schema import Column, Schema
 from halfmask.settings import MethodConfig
 from halfmask.statement import Statement, python_notes
 from halfmask.table import Encoder, Table, Task
-from halfmask.training import train
+from halfmask.training import train, weights_as_numbers
 from halfmask.types import Floats
 
 # --- Any public function f of a row (Definition 1.1 of feature differential privacy).
@@ -390,21 +391,34 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         )
         return None, with_public_part(table, X, self.public)
 
-    def _labelled(self, X: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
-        """Rows to score with their labels: `y`, or the label column where a row has one."""
+    def _judged(
+        self, X: Any, y: Any, weights: Any
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+        """True labels, predicted ones and weights of the rows that have a label.
+
+        With a schema, labels are read by its rules, as `fit` reads them, whether they come as `y`
+        or as a column of the frame.
+        """
         check_is_fitted(self)
-        if y is not None:
-            return X, y, weights
         encoder = self.model_.encoder
         if encoder is None:
-            raise InputError("Pass y: a bare array has no label column.")
-        table = self.model_.encode(self._with_public(X), with_label=True)
+            if y is None:
+                raise InputError("Pass y: a bare array has no label column.")
+            return y, self.predict(X), weights
+        frame = self._with_public(X)
+        if y is not None:
+            frame = _with_label(frame, y, encoder.schema, with_unit=False)
+        table = self.model_.encode(frame, with_label=True)
         kept = ~table.unlabelled
-        rows = as_arrow(X, (self.schema or encoder.schema).read).filter(kept)
-        found = table.labelled().label
-        if table.classes is not None:
-            found = class_array(table.classes)[found]
-        return rows, found, None if weights is None else np.asarray(weights)[kept]
+        table = table.labelled()
+        assert table.label is not None
+        found = table.label if table.classes is None else class_array(table.classes)[table.label]
+        if weights is not None:
+            weights = weights_as_numbers(weights, len(kept))
+            if len(weights) != len(kept):
+                raise InputError(f"Expected {len(kept)} sample_weight, got {len(weights)}.")
+            weights = weights[kept]
+        return found, self.model_.predict(table), weights
 
     def _checked(self, X: Any, y: Any) -> tuple[NDArray[np.float64], NDArray[Any]]:
         """scikit-learn's own checks of bare arrays."""
@@ -521,9 +535,10 @@ class HalfmaskClassifier(ClassifierMixin, _HalfmaskEstimator):  # type: ignore[m
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy on rows of yours, which no guarantee covers; `y` may come from the frame."""
-        rows, given, weights = self._labelled(X, y, sample_weight)
-        scored = super().score
-        return without_values(lambda: float(scored(rows, given, weights)), y=given)
+        true, told, weights = self._judged(X, y, sample_weight)
+        return without_values(
+            lambda: float(accuracy_score(true, told, sample_weight=weights)), y=true
+        )
 
 
 class HalfmaskRegressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[misc]
@@ -630,9 +645,8 @@ class HalfmaskRegressor(RegressorMixin, _HalfmaskEstimator):  # type: ignore[mis
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """R² on rows of yours, which no guarantee covers; `y` may come from the frame."""
-        rows, given, weights = self._labelled(X, y, sample_weight)
-        scored = super().score
-        return without_values(lambda: float(scored(rows, given, weights)), y=given)
+        true, told, weights = self._judged(X, y, sample_weight)
+        return without_values(lambda: float(r2_score(true, told, sample_weight=weights)), y=true)
 
 
 _UNCOVERED_STEPS = (
@@ -674,9 +688,9 @@ def _learns(step: Any, label_alone: bool) -> bool:
     return bool(tags.target_tags.required) or chooses
 
 
-def _with_label(X: Any, y: Any, schema: Schema) -> pa.Table:
+def _with_label(X: Any, y: Any, schema: Schema, *, with_unit: bool = True) -> pa.Table:
     """The frame's columns with `y` as the label column, whether or not the frame has one."""
-    names = [*schema.read, *([schema.unit.column] if schema.unit else [])]
+    names = [*schema.read, *([schema.unit.column] if schema.unit and with_unit else [])]
     table = as_arrow(X, names)
     values = values_column(y, schema.label.name)
     if len(values) != table.num_rows:

@@ -114,12 +114,25 @@ class Model(ABC):
         made = f"A {self.task} model by the method {self.method}: {self.reason}."
         return f"<p>{html.escape(made)}</p>{self.privacy._repr_html_()}"
 
-    def save(self, folder: str | Path) -> None:
-        """Write model.npz, then model.json; a folder without the latter holds no finished model."""
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write model.npz, then model.json; a folder without the latter holds no finished model.
+
+        A folder that holds anything is refused, unless `overwrite` says that a model there may be
+        replaced; its other files stay.
+        """
         if (reason := self.why_not_storable()) is not None:
             raise InputError(reason)
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise InputError(f"{str(folder)!r} is a file, or in one: name a folder.") from None
+        if not overwrite and any(folder.iterdir()):
+            held = "holds a model" if (folder / "model.json").exists() else "is not empty"
+            raise InputError(
+                f"{str(folder)!r} {held}: name a new folder, or pass overwrite=True to replace "
+                "the model there."
+            )
         with replacing(folder / "model.npz") as path, path.open("wb") as file:
             np.savez_compressed(file, **without_objects(self.arrays()))
         description = {

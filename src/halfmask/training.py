@@ -264,23 +264,11 @@ def _checked_weights(
     """
     if given is None:
         return None
-    try:
-        weights = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError("Expected sample_weight to be numbers, one for each row.") from None
-    if weights.ndim == 0:
-        weights = np.full(int(table.rows.max()) + 1, float(weights))
-    if weights.ndim != 1:
-        raise InputError("Sample weights must be 1D array or scalar: one number for each row.")
+    weights = weights_as_numbers(given, int(table.rows.max()) + 1)
     if frame_rows not in (None, len(weights)) or len(weights) <= int(table.rows.max(initial=0)):
         raise InputError(
             "Expected one sample_weight for each row of the frame"
             + (f": {frame_rows}, got {len(weights)}." if frame_rows else f", got {len(weights)}.")
-        )
-    wrong = ~(np.isfinite(weights) & (weights >= 0))
-    if wrong.any():
-        raise InputError(
-            f"sample_weight, row {int(wrong.argmax()) + 1}: expected a finite number >= 0."
         )
     kept: NDArray[np.float64] = weights[table.rows]
     if not kept.any():
@@ -293,6 +281,22 @@ def _checked_weights(
             "a schema and learns classes or a number."
         )
     return kept
+
+
+def weights_as_numbers(given: Any, rows: int) -> NDArray[np.float64]:
+    """`given` as finite numbers >= 0; a single number stands for as many as there are `rows`."""
+    try:
+        weights = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("Expected sample_weight to be numbers, one for each row.") from None
+    if weights.ndim > 1:
+        raise InputError("Sample weights must be 1D array or scalar: one number for each row.")
+    wrong = ~(np.isfinite(weights) & (weights >= 0))
+    if wrong.any():
+        raise InputError(
+            f"sample_weight, row {int(wrong.argmax()) + 1}: expected a finite number >= 0."
+        )
+    return np.full(rows, float(weights)) if weights.ndim == 0 else weights
 
 
 def whole_seconds(started: float) -> int:

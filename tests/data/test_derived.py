@@ -263,6 +263,25 @@ def test_what_is_no_function_is_not_taken_as_one(keys: dict[str, Any], words: st
         Schema.from_dict({"label": label, "columns": {"age": age, "d": {**kept, **keys}}})
 
 
+def test_the_command_takes_a_schema_with_patterns(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("age,dose1,dose2,ill\n34,1,2,no\n51,3,4,yes\n")
+    (tmp_path / "people.toml").write_text(
+        '[label]\nname = "ill"\nrole = "private"\nclasses = ["no", "yes"]\n'
+        '[defaults]\nrole = "private"\nkind = "number"\nbounds = [0, 100]\n'
+        '[columns]\nage = {}\n"dos*" = { bounds = [0, 10] }\n'
+    )
+    words = [
+        *("derive", tmp_path / "people.csv", "--schema", tmp_path / "people.toml"),
+        *("--public", "decade = round(age, 10)"),
+        *("--out", tmp_path / "f.csv", "--schema-out", tmp_path / "f.toml"),
+    ]
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    written = Schema.from_toml(tmp_path / "f.toml")
+    assert written.private == ("age", "dose1", "dose2")
+    assert written.public == ("decade",)
+
+
 # --- in a schema
 
 MADE = Schema(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from itertools import groupby
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from halfmask.errors import AccountingError, InputError
@@ -42,14 +42,19 @@ def check_relation(relation: str) -> Relation:
 
 def check_epsilon(epsilon: float) -> None:
     """Refuse anything but a finite epsilon > 0."""
-    if not (math.isfinite(epsilon) and epsilon > 0):
-        raise AccountingError(f"Expected a finite epsilon > 0, got {epsilon}.")
+    if not (isinstance(epsilon, Real) and math.isfinite(epsilon) and epsilon > 0):
+        raise AccountingError(f"Expected a finite epsilon > 0, got {_told(epsilon)}.")
 
 
 def check_delta(delta: float) -> None:
     """Refuse anything but a delta strictly between 0 and 1."""
-    if not 0 < delta < 1:
-        raise AccountingError(f"Expected delta strictly between 0 and 1, got {delta}.")
+    if not (isinstance(delta, Real) and 0 < delta < 1):
+        raise AccountingError(f"Expected delta strictly between 0 and 1, got {_told(delta)}.")
+
+
+def _told(value: object) -> str:
+    """A number as it is printed; anything else in quotes or by its type's own words."""
+    return str(value) if isinstance(value, Real) else repr(value)
 
 
 Contribution = Literal["general", "label"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import click
@@ -126,7 +127,7 @@ def _model(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    from halfmask.audit.model_audit import AUDIT_FILE, audit_model
+    from halfmask.audit.model_audit import AUDIT_FILE, ESTIMATED, audit_model
     from halfmask.table import read_frame
 
     if data is None:
@@ -140,11 +141,15 @@ def _model(
         )
     lines = [found.finding.text(), f"Audited: {found.to_json()['audited']}.", ""]
     if found.inferences:
-        lines.append(f"{'column':24}{'without model':>14}{'with model':>12}{'at most':>10}")
+        lines.append(
+            f"{'guessed right':24}{'without model':>14}{'with model':>12}{'most, est.':>12}"
+        )
     for each in found.inferences:
         lines.append(
-            f"{each.column:24}{each.without_model:14.3f}{each.with_model:12.3f}{each.bound:10.3f}"
+            f"{each.column:24}{each.without_model:14.3f}{each.with_model:12.3f}{each.bound:12.3f}"
         )
+    if found.inferences:
+        lines += ["", fill(ESTIMATED, 80)]
     emit({"model": str(folder), **found.to_json()}, "\n".join(lines), as_json)
     note("Counted on private rows, not covered by the guarantee: keep it to yourself.")
     if out is not None:

@@ -81,7 +81,7 @@ def demo(epsilon: float, out: Path, as_json: bool) -> None:
             )
             kept = model if name == "half masked" else kept
         assert kept is not None
-        kept.save(out)
+        kept.save(out, overwrite=True)
         report(0.8, "audit")
         game = game_named("gd", epsilon=epsilon, delta=1e-5, relation="replace")
         finding = distinguish(game, confidence=0.95, runs=_AUDIT_RUNS)

@@ -279,8 +279,8 @@ def derive(
     from halfmask.table import read_frame
 
     derived = [parse(text) for text in functions]
-    schema = with_derived(Schema.from_toml(schema_file), derived)
     frame = read_frame(data)
+    schema = with_derived(Schema.from_toml(schema_file, columns=frame.column_names), derived)
     for each in derived:
         if each.name in frame.column_names:
             raise InputError(f"The data has a column {each.name!r} already: choose another name.")

@@ -197,7 +197,7 @@ def _ledger(
 def _save(model: Model, out: Path) -> None:
     """Write the model; where the disk is full or gone, say what that costs."""
     try:
-        model.save(out)
+        model.save(out, overwrite=True)  # _check_folder has looked; a ledger is there by now
     except OSError as error:
         raise InputError(
             f"The model cannot be written to {str(out)!r}: {error.strerror}. What it released "

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 
+from halfmask.audit.model_audit import ESTIMATED
 from halfmask.report import words
 from halfmask.report.covered import NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
@@ -134,6 +135,7 @@ def _body(facts: Facts, level: int) -> list[str]:
         lines += _table(words.AUDIT_HEADINGS, words.audit_rows(facts))
     if facts.inferences:
         lines += _table(words.INFERENCE_HEADINGS, words.inference_rows(facts))
+        lines += [ESTIMATED, ""]
     lines += [f"{head} The statement in full", "", "```text", statement.text(), "```", ""]
     lines += ["```json", json.dumps(statement.to_json(), indent=2, allow_nan=False), "```", ""]
     return lines

@@ -13,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from halfmask.audit.model_audit import ESTIMATED
 from halfmask.report import plots, words
 from halfmask.report.covered import NONE_CLEAR, RELIABILITY_HEADINGS, SCORE_HEADINGS
 from halfmask.report.covered import words as covered_words
@@ -261,8 +262,9 @@ def _effects(facts: Facts) -> str:
         return f"<p>{escape(plots.LEARNT_NOTHING)}</p>"
     outcomes = dict.fromkeys(effect.outcome for effect in facts.effects)
     text = plots.meaning(words.listed(list(outcomes)), classes=facts.model.classes is not None)
-    unclear = [effect.column for effect in facts.effects if not effect.clear]
-    drawn = [effect for effect in facts.effects if effect.column not in unclear][: plots.SHOWN]
+    drawn = [effect for effect in facts.effects if effect.clear][: plots.SHOWN]
+    clear = {effect.column for effect in facts.effects if effect.clear}
+    unclear = [name for name in dict.fromkeys(e.column for e in facts.effects) if name not in clear]
     named = {True: lambda e: f"{e.column} ({e.role})", False: lambda e: f"{e.column}: {e.outcome}"}
     figures = "".join(
         figure(
@@ -340,10 +342,9 @@ def _audit(facts: Facts) -> str:
     bars = [(i.column, i.without_model, i.with_model, i.bound) for i in facts.inferences]
     title = "Bars: how often each private column is guessed right, without and with the model."
     ax = plots.guess_bars(bars)
-    caption = "Guesses from the public columns and the label; an attacker cannot pass the line."
     rows = words.inference_rows(facts)
     table = data_table("Right guesses of private columns", words.INFERENCE_HEADINGS, rows)
-    return shown + _figure(ax, "inference-figure", title, caption, table)
+    return shown + _figure(ax, "inference-figure", title, ESTIMATED, table)
 
 
 def _statement(statement: Statement) -> str:

@@ -232,7 +232,7 @@ def reliability(points: Sequence[tuple[float, float, float]], *, ax: Axes | None
 
 
 def guess_bars(rows: Sequence[tuple[str, float, float, float]], *, ax: Axes | None = None) -> Axes:
-    """Right guesses per column, without (plain) and with the model (hatched), and the most."""
+    """Right guesses per column: without the model, with it (hatched), the estimated most."""
     with _drawing(ax, 5.0, 1.2 + 0.5 * len(rows)) as ax:
         places = range(len(rows))
         ax.barh([p - 0.2 for p in places], [row[1] for row in rows], 0.36, color=SERIES[5])
@@ -244,7 +244,7 @@ def guess_bars(rows: Sequence[tuple[str, float, float, float]], *, ax: Axes | No
         ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
         ax.invert_yaxis()
         ax.grid(visible=False, axis="y")
-        ax.set_xlabel("without the model (plain), with it (hatched), at most (line)")
+        ax.set_xlabel("without the model (plain), with it (hatched), the most, estimated (line)")
     return ax
 
 
@@ -446,15 +446,20 @@ def svg(effect: DrawnEffect, name: str) -> str:
     return inline_svg(effect_points(effect), name=name, title=title)
 
 
+def _on(effect: DrawnEffect) -> str:
+    return f"<p>{html.escape(f'{effect.column}: {effect.outcome}')}</p>"
+
+
 def effects_picture(effects: Sequence[DrawnEffect]) -> str:
     """The columns that matter most, for a notebook; None of it needs a script."""
+    outcomes = list(dict.fromkeys(effect.outcome for effect in effects))
     drawn = "".join(
-        f'<div style="width:22rem">{svg(effect, f"effect-{place}")}</div>'
+        f'<div style="width:22rem">{_on(effect) if len(outcomes) > 1 else ""}'
+        f"{svg(effect, f'effect-{place}')}</div>"
         for place, effect in enumerate(effects[:SHOWN])
     )
-    outcome = effects[0].outcome if effects else ""
     return (
         f'<div style="{_COLOURS}padding:.5rem"><p>Effects on the score of '
-        f"<b>{html.escape(outcome)}</b>; hollow points could be noise.</p>"
+        f"<b>{html.escape(', '.join(outcomes))}</b>; hollow points could be noise.</p>"
         f'<div style="display:flex;flex-wrap:wrap;gap:1rem">{drawn}</div></div>'
     )

@@ -275,7 +275,7 @@ INFERENCE_HEADINGS = [
     "Private column",
     "Guessed without the model",
     "Guessed with it",
-    "At most, by any attacker",
+    "The most, estimated",
 ]
 
 
