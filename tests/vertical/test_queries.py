@@ -148,6 +148,16 @@ def trained(folder):
     return VerticalModel.load(settings.out)
 
 
+def test_a_partys_file_answers_under_its_own_name_only(files):
+    """Under another name its scores would get that party's weight."""
+    organisations(files)
+    trained(files)
+    swapped = ("--party", f"bank={files}/telecom.toml", "--party", f"telecom={files}/bank.toml")
+    done = predicted(files, "run.toml", *swapped)
+    assert done.exit_code == 2
+    assert "is the file of party 'telecom'" in done.stderr
+
+
 NEW_ROWS = '[queries]\ndata = "new-{name}.csv"\nmost = 130\n'
 
 

@@ -115,7 +115,7 @@ def simulate(
     """Run all parties in this process, as they would run apart."""
     from halfmask.schema import Schema
     from halfmask.settings import config_as_json
-    from halfmask.vertical.files import read_vertical_table
+    from halfmask.vertical.files import check_party_names, party_schemas, read_vertical_table
     from halfmask.vertical.queries import save_simulation
     from halfmask.vertical.simulation import (
         SimulationBudget,
@@ -142,6 +142,8 @@ def simulate(
     ):
         raise InputError(f"{str(out)!r} exists already: name a new folder with --out.")
     schema = Schema.from_toml(schema_file)
+    ledger_files = named_files(ledgers, "--ledger")
+    check_party_names("--ledger", ledger_files, party_schemas(schema))
     table = read_vertical_table(
         schema,
         id_column=id_column,
@@ -155,9 +157,7 @@ def simulate(
         delta=delta,
         relation=check_relation(relation),
         unsafe_seed=unsafe_seed,
-        ledgers={
-            name: Ledger.open(file) for name, file in named_files(ledgers, "--ledger").items()
-        },
+        ledgers={name: Ledger.open(file) for name, file in ledger_files.items()},
         label_ledger=None if label_ledger is None else Ledger.open(label_ledger),
     )
     private = schema.label.role == "private" and method == "experts"
@@ -438,7 +438,12 @@ def scores_of(run: Path, model: VerticalModel, ids: list[Any], files: Mapping[st
         if not file.is_file():
             raise InputError(f"--party {name}: there is no file {str(file)!r}.")
         if is_party_file(file):
-            desks[name] = NetworkParty(read_party_file(file)).desk()
+            settings = read_party_file(file)
+            if settings.party != name:
+                raise InputError(
+                    f"--party {name}: {str(file)!r} is the file of party {settings.party!r}."
+                )
+            desks[name] = NetworkParty(settings).desk()
         else:
             folder = (run if run.is_dir() else run.parent) / "parties" / name
             desks[name] = QueryDesk(folder=folder, data=file, id=model.id)

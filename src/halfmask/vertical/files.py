@@ -6,7 +6,7 @@ A simulation reads all of them, a party between organisations its own: by the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from halfmask.data.encoding import level_codes
 from halfmask.data.frames import as_arrow, check_columns, numbers, texts
 from halfmask.data.products import CodedRows, all_features
 from halfmask.data.reading import FileRows, open_rows
-from halfmask.errors import DataError, InputError, SchemaError
+from halfmask.errors import DataError, InputError, SchemaError, suggest
 from halfmask.schema import Schema
 from halfmask.table import CodedFeatures, Encoder
 from halfmask.types import Vector
@@ -143,7 +143,7 @@ def read_vertical_table(
     or dropped silently.
     """
     schemas = party_schemas(schema)
-    _same_parties(set(schemas), set(party_files))
+    _same_parties(set(schemas), set(party_files), "--party")
     parties = [
         read_columns(own, name, party_files[name], id_column) for name, own in schemas.items()
     ]
@@ -151,9 +151,11 @@ def read_vertical_table(
     for part in parties:
         _check_ids(ids, part.name, part.ids)
     test_labels = None
+    given = test_party_files or {}
+    if given and test_label_file is None:
+        raise InputError("--test-party needs the labels of its rows: pass --test-label FILE too.")
     if test_label_file is not None:
-        given = test_party_files or {}
-        _same_parties(set(schemas), set(given))
+        _same_parties(set(schemas), set(given), "--test-party")
         test_labels, test_ids = read_labels(schema, test_label_file, id_column)
         for place, part in enumerate(parties):
             assert part.encoder is not None
@@ -212,7 +214,18 @@ def party_label_codes(schema: Schema, frame: Any) -> np.ndarray:
     return codes.astype(np.float64)
 
 
-def _same_parties(declared: set[str], given: set[str]) -> None:
+def check_party_names(option: str, given: Iterable[str], parties: Iterable[str]) -> None:
+    """Refuse what is given under a name that no party has: it would be left out silently."""
+    known = list(parties)
+    for name in given:
+        if name not in known:
+            raise InputError(
+                f"{option} names {name!r}, which is no party: {', '.join(known)}."
+                f"{suggest(name, known)}"
+            )
+
+
+def _same_parties(declared: set[str], given: set[str], option: str) -> None:
     if declared == given:
         return
     lacking, extra = sorted(declared - given), sorted(given - declared)
@@ -222,5 +235,5 @@ def _same_parties(declared: set[str], given: set[str]) -> None:
             [f"no file for {name!r}" for name in lacking]
             + [f"{name!r} is not in the schema" for name in extra]
         )
-        + ". Give --party NAME=FILE for each party that the schema names."
+        + f". Give {option} NAME=FILE for each party that the schema names."
     )
