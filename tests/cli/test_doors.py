@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +162,84 @@ def test_predictions_do_not_replace_a_file_silently(model: Path, tmp_path: Path)
     assert out.read_text() == "mine"
     assert halfmask(*words, "--overwrite").exit_code == 0
     assert out.read_text() != "mine"
+
+
+def test_a_dash_is_standard_output_and_makes_no_file(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("predict", model / "model", model / "new.csv")
+    assert halfmask(*words, "--out", "-").stdout == halfmask(*words).stdout != ""
+    assert halfmask(*words, "--out", "-", "--json").exit_code == 2
+    done = halfmask("report", model / "model", "--format", "json", "--out", "-")
+    assert done.exit_code == 2
+    assert "--out takes a file" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_named_as_it_was_written(model: Path) -> None:
+    done = halfmask("predict", model / "model", model / "new.csv", "--out", "nodir/x.csv")
+    assert done.exit_code == 2
+    assert "The folder of 'nodir/x.csv' does not exist: create it first." in done.stderr
+
+
+@pytest.fixture
+def whole(model: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy of the model and its files, none of which a test may change."""
+    shutil.copytree(model, tmp_path / "own")
+    before = {f: f.read_bytes() for f in (tmp_path / "own").rglob("*") if f.is_file()}
+    yield tmp_path / "own"
+    assert {file: file.read_bytes() for file in before} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("report model --format md --out model/model.json", "part of MODEL"),
+        ("report model --format md --out model/model.npz --overwrite", "part of MODEL"),
+        ("report model --format md --out model/ledger.jsonl", "part of MODEL"),
+        ("report model --format md --data new.csv --out new.csv", "part of --data"),
+        (
+            "report model --format md --data new.csv --reference people.csv --out people.csv",
+            "part of --reference",
+        ),
+        ("report model --format md --ledger model/ledger.jsonl --out link", "part of MODEL"),
+        ("report model --format md --out r.md --facts new.csv", "exists already"),
+        ("report model --format md --out r.md --facts r.md", "name one file"),
+        ("report model --format card", "exists already"),
+        ("predict model new.csv --out new.csv --overwrite", "part of DATA"),
+        ("derive DATA --out people.csv --overwrite", "part of DATA"),
+        ("derive DATA --out new.csv", "exists already"),
+        ("derive DATA --out n.csv --schema-out new.csv", "exists already"),
+        ("derive DATA --out n.csv --schema-out people.toml --overwrite", "part of --schema"),
+        ("derive DATA --out n.csv --schema-out n.csv", "name one file"),
+    ],
+)
+def test_no_command_destroys_what_it_reads_or_what_is_there(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+) -> None:
+    monkeypatch.chdir(whole)
+    Path("link").symlink_to("model/ledger.jsonl")
+    Path("README.md").write_text("of the project")
+    given = "people.csv --schema people.toml --public d=round(age,10)"
+    done = halfmask(*words.replace("DATA", given).split())
+    assert done.exit_code == 2, done.output
+    assert said in " ".join(done.stderr.split())
+    assert Path("README.md").read_text() == "of the project"
+    assert not Path("n.csv").exists()
+
+
+def test_a_report_is_written_again_over_an_earlier_one(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(whole)
+    Path("README.md").write_text("of the project")
+    Path("model/report.md").write_text("an earlier one")
+    for words in ("--format md --out model/report.md", "--format card --overwrite"):
+        done = halfmask("report", "model", *words.split())
+        assert done.exit_code == 0, done.output
+    assert Path("model/report.md").read_text() != "an earlier one"
+    assert Path("README.md").read_text() != "of the project"
 
 
 def test_a_demo_without_figures_writes_markdown(

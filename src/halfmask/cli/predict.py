@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from halfmask.cli.options import PATH, encoded_pieces
-from halfmask.cli.output import emit, json_option, reporting
+from halfmask.cli.output import check_target, emit, json_option, reporting
 from halfmask.errors import DataError, InputError
 from halfmask.storage import replacing
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     type=PATH,
-    help="The CSV file to write (default: standard output).",
+    help="The CSV file to write (default, or -: standard output).",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the file of --out if there is one.")
 @json_option
@@ -35,10 +35,11 @@ def predict(model: Path, data: Path, out: Path | None, overwrite: bool, as_json:
     from halfmask.data.reading import open_rows
     from halfmask.model import Model
 
+    out = None if str(out) == "-" else out
     if as_json and out is None:
         raise InputError("With --json, name the file to write with --out.")
-    if out is not None and out.exists() and not overwrite:
-        raise InputError(f"{str(out)!r} exists already: name a new file, or pass --overwrite.")
+    if out is not None:
+        check_target(out, "--out", overwrite=overwrite, read={"MODEL": model, "DATA": data})
     fitted = Model.load(model)
     with open_rows(data) as rows, reporting("predict") as report:
         parts = _parts(fitted, rows, report)

@@ -12,7 +12,7 @@ import tomli_w
 from halfmask.accounting.budget import Budget, printed
 from halfmask.accounting.events import check_relation
 from halfmask.cli.options import PATH, RELATION, schema_option
-from halfmask.cli.output import emit, json_option, note
+from halfmask.cli.output import check_target, emit, json_option, note
 from halfmask.errors import DataError, InputError, suggest
 from halfmask.storage import replacing, write_text
 
@@ -252,6 +252,7 @@ def _label_hint(kinds: dict[str, str], label: str | None) -> str:
 )
 @click.option("--out", required=True, type=PATH, help="The CSV to write.")
 @click.option("--schema-out", type=PATH, help="Write the schema with the new columns here.")
+@click.option("--overwrite", is_flag=True, help="Replace these files if they are there.")
 @json_option
 def derive(
     data: Path,
@@ -259,6 +260,7 @@ def derive(
     functions: tuple[str, ...],
     out: Path,
     schema_out: Path | None,
+    overwrite: bool,
     as_json: bool,
 ) -> None:
     """Make functions of private columns public: any f of feature privacy, by name.
@@ -278,6 +280,12 @@ def derive(
     from halfmask.schema import Schema
     from halfmask.table import read_frame
 
+    read = {"DATA": data, "--schema": schema_file}
+    check_target(out, "--out", overwrite=overwrite, read=read)
+    if schema_out is not None:
+        check_target(schema_out, "--schema-out", overwrite=overwrite, read=read)
+        if schema_out.absolute() == out.absolute():
+            raise InputError("--schema-out and --out name one file: name two.")
     derived = [parse(text) for text in functions]
     schema = with_derived(Schema.from_toml(schema_file), derived)
     frame = read_frame(data)

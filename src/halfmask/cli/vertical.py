@@ -26,7 +26,7 @@ from halfmask.accounting.budget import printed
 from halfmask.accounting.events import check_relation
 from halfmask.accounting.ledger import Ledger
 from halfmask.cli.options import PATH, RELATION, settings_options
-from halfmask.cli.output import emit, grid, json_option, keep_others_out, note
+from halfmask.cli.output import check_target, emit, grid, json_option, keep_others_out, note
 from halfmask.errors import HalfmaskError, InputError
 from halfmask.storage import replacing, write_durably
 
@@ -396,6 +396,9 @@ def predict(
 
     from halfmask.vertical.queries import REVEALS, read_ids
 
+    files = named_files(parties, "--party")
+    read = {"RUN": run, "--id-file": id_file, **{f"--party {n}": f for n, f in files.items()}}
+    check_target(out, "--out", overwrite=True, read=read)
     model = load_model(run)
     ids = read_ids(id_file, model.id)
     note(REVEALS)
@@ -405,7 +408,7 @@ def predict(
             "`vertical serve` to ask the parties over Flower."
         )
     if parties:
-        score = scores_of(run, model, ids, named_files(parties, "--party"))
+        score = scores_of(run, model, ids, files)
     else:
         score = _asked(run, ids, _link(ca, cert, key, host, port))
     columns = [pa.array(model.predicted(score).tolist())]
