@@ -22,10 +22,20 @@ import pyarrow.compute as pc
 from halfmask.accounting.budget import Budget, printed
 from halfmask.data.derived import function_of
 from halfmask.data.encoding import MAX_LEARNT_LEVELS, declared, level_codes, with_made
-from halfmask.data.frames import A_NUMBER, dates, numbered, numbers, texts
+from halfmask.data.frames import (
+    A_NUMBER,
+    OR_LEAVE_OUT,
+    UNIT_NEEDED,
+    dates,
+    meant,
+    numbered,
+    numbers,
+    perhaps_a_row,
+    texts,
+)
 from halfmask.data.reading import FileRows, open_rows
 from halfmask.data.units import first_rows, unit_codes, unit_weights
-from halfmask.errors import DataError, HalfmaskError, SchemaError, suggest
+from halfmask.errors import DataError, HalfmaskError, SchemaError
 from halfmask.errors import place as named_place
 from halfmask.progress import part_of, tell
 from halfmask.schema import Column, Label, Schema, Unit, patterns, read_tables, schema_parts
@@ -356,9 +366,11 @@ def _check_values(
     wanted = [*(part.name for part in parts), *([] if unit is None else [unit.column])]
     missing = [name for name in wanted if name not in rows.column_names]
     for name in missing:
-        hint = suggest(name, [each for each in rows.column_names if each not in wanted])
-        message = f"The data has no column {name!r}.{hint} Add it, or remove it from the schema."
-        found.faults.append(Remark(name, message))
+        advice = "Add {it}." if label is not None and name == label.name else OR_LEAVE_OUT
+        if unit is not None and name == unit.column:
+            advice = UNIT_NEEDED
+        message = f"The data has no column {name!r}.{meant(name, rows.column_names, wanted)}"
+        found.faults.append(Remark(name, f"{message} {advice.format(it='it')}"))
     for at, part in enumerate(parts):
         tell("checking columns", at / len(parts))
         if part.name in missing:
@@ -520,6 +532,9 @@ def _unit_warnings(
             yield from _dropped_rows(rows, unit)
         return
     declared = {column.name: column for column in columns}
+    wanted = [*declared, *([] if label is None else [label.name])]
+    if perhaps_a_row(rows.column_names, wanted):
+        return
     for name in rows.column_names:
         if not named_like_an_id(name) or (label is not None and name == label.name):
             continue

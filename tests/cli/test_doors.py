@@ -133,7 +133,9 @@ def test_all_missing_columns_are_named_at_once(model: Path, tmp_path: Path) -> N
     assert done.exit_code == 2
     for name in ("'workclass'", "'education'", "'race'"):
         assert name in done.stderr
-    assert "they may also be left out" in " ".join(done.stderr.split())
+    # A model needs its columns: only before training may one be left out.
+    assert "Add them." in done.stderr
+    assert "schema" not in done.stderr
 
 
 def test_a_column_that_is_wanted_itself_is_not_suggested_for_another() -> None:
@@ -143,6 +145,95 @@ def test_a_column_that_is_wanted_itself_is_not_suggested_for_another() -> None:
     with pytest.raises(DataError) as told:
         check_columns(frame.drop_columns("occupatoin"), ["education", "occupation"])
     assert "Did you mean" not in str(told.value)
+
+
+CELLS = "86.0,3.18,cityhall,smoker_heavy,2020-12-29,outcomes"
+ROW_SCHEMA = """
+[label]
+name = "outcome"
+role = "private"
+classes = ["well", "sick"]
+[columns]
+dose = {role = "private", kind = "number", bounds = [0, 200]}
+city = {role = "public", kind = "category"}
+smoker = {role = "private", kind = "category", categories = ["yes", "no"]}
+"""
+
+
+@pytest.mark.parametrize("cells", [CELLS, "cityhall,smoker_heavy,outcomes,patient-id"])
+def test_no_message_quotes_a_row_that_stands_where_the_header_should(
+    model: Path, tmp_path: Path, cells: str
+) -> None:
+    rows, schema = tmp_path / "rows.csv", tmp_path / "rows.toml"
+    rows.write_text(f"{cells}\n" + "\n".join([cells] * 30) + "\n")
+    schema.write_text(ROW_SCHEMA)
+    commands = [
+        ("check", rows, "--schema", schema),
+        ("train", rows, "--schema", schema, "--epsilon", 1, "--out", tmp_path / "m"),
+        ("predict", model / "model", rows),
+        ("evaluate", model / "model", rows),
+        ("plan", "--schema", schema, "--data", rows, "--epsilon", 1),
+    ]
+    if cells == CELLS:
+        commands += [("init", rows, "--label", "outcome"), ("init", rows, "--label", "o")]
+    for words in commands:
+        done = halfmask(*words)
+        assert done.exit_code == 2, done.output
+        told = " ".join(done.output.split())
+        assert not [cell for cell in cells.split(",") if cell in told], told
+        if words[0] in ("check", "train", "predict", "init"):
+            assert "(Is the line with the names of the columns there?)" in told, told
+
+
+def test_a_template_is_not_made_of_a_row(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+
+    def of(header: str) -> Result:
+        rows.write_text(f"{header}\n" + ",".join("1" * len(header.split(","))) + "\n")
+        return halfmask("init", rows)
+
+    refused = of("86.0,3.18,2020-12-29,true,Bern")
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
+    assert "seems to be a row" in refused.stderr
+    assert "3.18" not in refused.stderr
+    warned = of("86.0,3.18,true,Bern")
+    assert warned.exit_code == 0
+    assert "Is the line with the names of the columns there?" in warned.stderr
+    for names in ("age,city,ill", "country,2019,2020,2021", "0,1,2,3,y", "1st,2nd.visit,e1"):
+        fine = of(names)
+        assert fine.exit_code == 0, names
+        assert fine.stderr == "", names
+
+
+def test_a_missing_column_gets_advice_that_fits_what_it_is(model: Path, tmp_path: Path) -> None:
+    """To take [unit] out of a schema drops protection, and no model does without its columns."""
+    rows, schema = tmp_path / "rows.csv", tmp_path / "rows.toml"
+    rows.write_text("dose,city,outcome\n" + "1,a,well\n2,b,sick\n" * 30)
+    whole = ROW_SCHEMA.split("smoker")[0]
+    train = ("--epsilon", 1, "--out", tmp_path / "m")
+
+    def told(*words: object) -> str:
+        done = halfmask(*words)
+        assert done.exit_code == 2, done.output
+        return " ".join(done.output.split())
+
+    schema.write_text(f'{whole}\n[unit]\ncolumn = "pers"\nmax_rows = 2\n')
+    for words in (("check", rows), ("train", rows, *train)):
+        answer = told(*words, "--schema", schema)
+        assert "no column 'pers'. Add it: without [unit] the guarantee protects one row" in answer
+        assert "out of the schema" not in answer
+    schema.write_text(whole.replace('"outcome"', '"result"'))
+    for words in (("check", rows), ("train", rows, *train)):
+        answer = told(*words, "--schema", schema)
+        assert "no column 'result'. Add it." in answer
+        assert "out of the schema" not in answer
+    schema.write_text(whole.replace("dose =", "weight ="))
+    for words in (("check", rows), ("train", rows, *train)):
+        answer = told(*words, "--schema", schema)
+        assert "no column 'weight'. Add it, or leave it out of the schema." in answer
+    by = told("evaluate", model / "model", model / "new.csv", "--by", "zzz")
+    assert "no column 'zzz'. Name a column of the data with --by." in by
 
 
 def test_a_spreadsheet_is_answered_with_advice(tmp_path: Path) -> None:

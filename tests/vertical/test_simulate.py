@@ -170,6 +170,13 @@ def test_a_budget_with_a_ledger_that_is_no_partys_is_refused():
         budget.of_parties(["bank", "telecom"])
 
 
+def test_a_column_of_ids_that_is_not_there_is_no_matter_of_the_schema(files):
+    done = simulate(files, "--id", "nope", tested=False)
+    assert done.exit_code == 2
+    assert "Every file needs the column of ids, under one name." in done.stderr
+    assert "schema" not in done.stderr
+
+
 def test_rows_to_test_need_their_labels_and_every_party(files):
     of_bank = ("--test-party", f"bank={files}/test-bank.csv")
     alone = simulate(files, *of_bank, tested=False)

@@ -110,11 +110,11 @@ def evaluate(
     Beside them: a constant, and the public columns alone where the model has such a part;
     precision, recall, calibration and the confusion matrix of classes; scores by group with --by.
     """
-    from halfmask.data.frames import check_columns, texts
+    from halfmask.data.frames import texts
     from halfmask.data.reading import open_rows
     from halfmask.model import Model
     from halfmask.report.covered import covered_scores
-    from halfmask.scoring import judge
+    from halfmask.scoring import check_by, judge
 
     if is_vertical(model):
         if by is not None or reference is not None:
@@ -141,7 +141,7 @@ def evaluate(
 
         groups = None
         if by is not None:
-            check_columns(rows, [by])
+            check_by(rows, by, fitted)
             groups = texts(rows.columns([by]), by).to_pylist()
         measured = judge(fitted, tables(), groups)
     if reference is not None:

@@ -65,6 +65,7 @@ class VerticalTable:
 
 
 LABELS = "the label file"
+ID_NEEDED = "Every file needs the column of ids, under one name."
 
 
 def party_schemas(schema: Schema) -> dict[str, Schema]:
@@ -95,6 +96,7 @@ def party_schemas(schema: Schema) -> dict[str, Schema]:
 
 def id_order(rows: FileRows, id_column: str, who: str) -> tuple[np.ndarray, list[Any]]:
     """The order of the ids, and the ids in that order."""
+    check_columns(rows, [id_column], advice=ID_NEEDED)
     ids = as_arrow(rows, [id_column]).column(id_column).to_pylist()
     order = row_order(ids, who)
     return order, [ids[index] for index in order]

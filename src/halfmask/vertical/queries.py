@@ -42,7 +42,7 @@ from halfmask.vertical.channel import (
     word,
 )
 from halfmask.vertical.experts import Combination
-from halfmask.vertical.files import VerticalTable, features
+from halfmask.vertical.files import ID_NEEDED, VerticalTable, features
 from halfmask.vertical.party import id_hashes, row_order
 
 if TYPE_CHECKING:
@@ -467,7 +467,7 @@ def read_ids(file: Path, column: str) -> list[Any]:
 
 def _with_ids(file: Path, column: str) -> tuple[Any, list[Any]]:
     frame = read_frame(file)
-    check_columns(frame, [column])
+    check_columns(frame, [column], advice=ID_NEEDED)
     return frame, frame.column(column).to_pylist()
 
 
