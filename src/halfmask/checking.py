@@ -324,9 +324,16 @@ def check_rows(
     if found.schema is not None:
         rows = with_made(rows, found.schema)
     _check_values(found, rows, label, columns, unit, look)
+    if found.schema is None:
+        # Ids are public, but a column named under [unit] may also be declared private, well or in a
+        # way that cannot be read: nothing is counted of it until the schema has no fault.
+        unit = None
+    else:
+        _check_ids(found, rows, unit)
     found.warnings += _declared_warnings(columns)
     faulty = {fault.column for fault in found.faults}
-    found.warnings += _unit_warnings(rows, label, columns, unit, faulty)
+    if found.schema is not None or "unit" not in tables:
+        found.warnings += _unit_warnings(rows, label, columns, unit, faulty)
     found.warnings += _budget_warnings(rows.num_rows, budget)
     if label is None:
         return
@@ -381,7 +388,10 @@ def _check_values(
             found.states[part.name] = looked.state
         found.faults += looked.faults
         found.warnings += looked.warnings
-    if unit is not None and unit.column not in missing:
+
+
+def _check_ids(found: Checked, rows: FileRows, unit: Unit | None) -> None:
+    if unit is not None and unit.column in rows.column_names:
         try:
             unit_codes(texts(rows.columns([unit.column]), unit.column), unit.column)
         except DataError as error:

@@ -113,6 +113,22 @@ def test_every_fault_is_named_at_once(folder: Path) -> None:
         assert words in text
 
 
+@pytest.mark.parametrize("column", ["age", "ill"])
+@pytest.mark.parametrize("lost", ["", "bounds = [0, 120]", 'classes = ["no", "yes"]'])
+def test_nothing_is_counted_of_a_private_column_that_is_named_as_the_unit(
+    folder: Path, column: str, lost: str
+) -> None:
+    """Its gaps and repetitions would be told, whether its own declaration can be read or not."""
+    schema = SCHEMA.replace(lost, "") + f'[unit]\ncolumn = "{column}"\nmax_rows = 1\n'
+    tables = (
+        columns(),
+        columns(age=["30"] * ROWS, ill=["no"] * ROWS),
+        columns(age=[str(row) if row else None for row in range(ROWS)], ill=["yes"] * ROWS),
+    )
+    found = [checked(data, schema=schema, code=2) for data in tables]
+    assert found[0] == found[1] == found[2]
+
+
 def test_the_text_fits_80_columns_and_says_for_whom_it_is(folder: Path) -> None:
     checked(columns(age=["x"] * ROWS), code=2)
     run = ran("rows.csv", "--schema", "schema.toml", "--epsilon", "20")
