@@ -218,9 +218,9 @@ def _confusion(counts: dict[str, dict[str, int]]) -> list[str]:
 
 def is_vertical(model: Path) -> bool:
     """Whether this is a model whose columns different parties hold, or the run file of one."""
-    from halfmask.vertical.queries import MODEL_FILE
+    from halfmask.model_folder import VERTICAL_FILE
 
-    return model.suffix == ".toml" or (model / MODEL_FILE).is_file()
+    return model.suffix == ".toml" or (model / VERTICAL_FILE).is_file()
 
 
 def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[str, float | None]:
@@ -233,6 +233,11 @@ def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[st
     from halfmask.table import read_frame
     from halfmask.vertical.queries import read_ids
 
+    if not parties:
+        raise InputError(
+            "This model has columns of several parties: pass the rows of each with "
+            "--party NAME=FILE."
+        )
     model = load_model(run)
     frame = read_frame(data)
     check_columns(frame, [model.id, model.label])
