@@ -24,6 +24,7 @@ from halfmask.data.derived import function_of
 from halfmask.data.encoding import MAX_LEARNT_LEVELS, declared, level_codes, with_made
 from halfmask.data.frames import (
     A_NUMBER,
+    CLASSES_OTHERWISE,
     OR_LEAVE_OUT,
     UNIT_NEEDED,
     dates,
@@ -421,12 +422,15 @@ def _expected(part: Column | Label) -> str:
     missing = "nothing, NA or NaN for a missing one"
     if isinstance(part, Label):
         what = A_NUMBER if part.classes is None else "one of the declared classes"
+        end = CLASSES_OTHERWISE if part.classes is None else ""
         if part.missing == "skip":
-            return f"{what}, or {missing}"
-        return f'{what}; a missing label needs missing = "skip" in [label]'
+            return f"{what}, or {missing}{end}"
+        return f'{what}; a missing label needs missing = "skip" in [label]{end}'
     if part.kind == "date":
         return f"an ISO date such as 2024-01-31, or {missing}"
-    return f"{A_NUMBER if part.kind == 'number' else 'a single value'}, or {missing}"
+    if part.kind == "number":
+        return f'{A_NUMBER}, or {missing}; ISO dates need kind = "date"'
+    return f"a single value, or {missing}"
 
 
 # --- warnings

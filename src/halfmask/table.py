@@ -31,6 +31,7 @@ from halfmask.data.encoding import (
     with_made,
 )
 from halfmask.data.frames import (
+    CLASSES_OTHERWISE,
     OR_LEAVE_OUT,
     UNIT_NEEDED,
     as_arrow,
@@ -661,7 +662,7 @@ def label_codes(table: pa.Table, label: Label, *, skip: bool) -> np.ndarray:
     A foreign label, or a missing one that is not allowed, is an error naming its row.
     """
     if label.classes is None:
-        values = numbers(table, label.name)
+        values = numbers(table, label.name, otherwise=CLASSES_OTHERWISE)
         if not skip:
             _first_bad(np.isnan(values), label.name, _NO_LABEL)
         assert label.bounds is not None

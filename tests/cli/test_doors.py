@@ -127,6 +127,31 @@ def test_numbers_written_otherwise_are_told_how_to_be_written(tmp_path: Path, ce
         assert cell not in told
 
 
+@pytest.mark.parametrize("role", ["private", "public"])
+def test_a_cell_that_is_no_number_gets_advice_for_a_column_or_for_a_label(
+    tmp_path: Path, role: str
+) -> None:
+    rows, schema = tmp_path / "rows.csv", tmp_path / "rows.toml"
+
+    def told(seen: str, ill: str) -> Iterator[str]:
+        rows.write_text("seen,ill\n" + f"2024-01-31,{ill}\n" * 30)
+        schema.write_text(
+            f'label = {{name = "ill", role = "{role}", bounds = [0, 1]}}\n'
+            f'[columns.seen]\nrole = "private"\nkind = "{seen}"\n'
+            f"bounds = {'[0, 7]' if seen == 'number' else '[2024-01-01, 2024-12-31]'}\n"
+        )
+        for words in (("check", rows), ("train", rows, "--epsilon", 1, "--out", tmp_path / "m")):
+            done = halfmask(*words, "--schema", schema)
+            assert done.exit_code == 2
+            yield " ".join(done.output.split())
+
+    for answer in told("number", "1"):
+        assert 'kind = "date"' in answer
+    for answer in told("date", "well"):
+        assert "if the labels are classes, write classes = [...] in [label], not bounds" in answer
+        assert "as a category" not in answer
+
+
 def test_all_missing_columns_are_named_at_once(model: Path, tmp_path: Path) -> None:
     pyarrow.csv.write_csv(TEST.slice(0, 5).select(["age", "sex"]), tmp_path / "few.csv")
     done = halfmask("predict", model / "model", tmp_path / "few.csv")

@@ -243,7 +243,7 @@ def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[st
     check_columns(frame, [model.id, model.label])
     files = named_files(parties, "--party")
     if model.classes is None:
-        wanted = numbers(frame, model.label)
+        wanted = numbers(frame, model.label, otherwise="")
         if np.isnan(wanted).any():
             row = int(np.isnan(wanted).argmax()) + 1
             raise DataError(f"Column {model.label!r}, row {row}: the label is missing.")

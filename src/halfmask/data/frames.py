@@ -347,12 +347,24 @@ def _counts(values: Any) -> tuple[Any, int]:
     return values.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64()), per
 
 
-def numbers(table: pa.Table, name: str) -> np.ndarray:
-    """The column as float64, NaN where the value is missing; infinities are kept."""
-    return _as_numpy(arrow_numbers(table, name))
+# The same whatever the cell holds, of which a message tells no more than that it is no number.
+_OTHERWISE = (
+    ", or nothing, NA or NaN for a missing one; correct it, or declare the column as what it is: "
+    'kind = "date" for ISO dates, kind = "category" for words'
+)
+CLASSES_OTHERWISE = "; if the labels are classes, write classes = [...] in [label], not bounds"
+"""What to do about a label that is no number."""
 
 
-def arrow_numbers(table: pa.Table, name: str) -> pa.ChunkedArray:
+def numbers(table: pa.Table, name: str, *, otherwise: str = _OTHERWISE) -> np.ndarray:
+    """The column as float64, NaN where the value is missing; infinities are kept.
+
+    `otherwise` ends the message about a cell that is no number.
+    """
+    return _as_numpy(arrow_numbers(table, name, otherwise=otherwise))
+
+
+def arrow_numbers(table: pa.Table, name: str, *, otherwise: str = _OTHERWISE) -> pa.ChunkedArray:
     """The column as arrow float64; raises for the first value that is not a number."""
     values = _decoded(table.column(name))
     plain = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
@@ -369,8 +381,8 @@ def arrow_numbers(table: pa.Table, name: str) -> pa.ChunkedArray:
     if bad is None:
         return words.cast(pa.float64())
     raise DataError(
-        f"Column {name!r}, row {bad + 1}: {_held(words[bad])}not a number. Expected {A_NUMBER}, or "
-        f"nothing, NA or NaN for a missing one; correct it, or declare the column as a category."
+        f"Column {name!r}, row {bad + 1}: {_held(words[bad])}not a number. Expected "
+        f"{A_NUMBER}{otherwise}."
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from halfmask.data.encoding import level_codes
-from halfmask.data.frames import as_arrow, check_columns, numbers, texts
+from halfmask.data.frames import CLASSES_OTHERWISE, as_arrow, check_columns, numbers, texts
 from halfmask.data.products import CodedRows, all_features
 from halfmask.data.reading import FileRows, open_rows
 from halfmask.errors import DataError, InputError, SchemaError, suggest
@@ -198,7 +198,7 @@ def party_label_codes(schema: Schema, frame: Any) -> np.ndarray:
     if schema.label.classes is None:
         assert schema.label.bounds is not None
         low, high = schema.label.bounds
-        values = numbers(frame, schema.label.name)
+        values = numbers(frame, schema.label.name, otherwise=CLASSES_OTHERWISE)
         if np.isnan(values).any():
             raise DataError(
                 f"Column {schema.label.name!r}: expected a number in every row: fill in what is "
