@@ -203,7 +203,12 @@ HIGH_EPSILON = 10.0
 """Above this, a guarantee allows odds to change e^10 = 22,000 times: it bounds next to nothing."""
 SMALL_DELTA = 0.1
 """δ should be at most this part of 1 / rows."""
-_ID_NAME = re.compile(r"(^|[_\W])(id|ids|uuid|guid|key|ssn|mrn|e-?mail|phone)($|[_\W])", re.I)
+_ID_NAME = re.compile(
+    r"(^|[_\W])([pu]?id|ids|uuid|guid|key|ssn|mrn|e-?mail|phone"
+    r"|(person|patient|customer|client|user|member|employee|account)[_\W]?(no|nr|num|number|code))"
+    r"($|[_\W])|^(person|patient|customer|client|user)$",
+    re.I,
+)
 _CAMEL_ID = re.compile(r"[a-z](Id|ID)$")
 _ID_SHARE = 0.9
 """A public column of which this share of values is distinct names rows, more than it tells."""

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from halfmask import HalfmaskClassifier
 from halfmask.accounting.budget import Budget
-from halfmask.checking import check_file, expect
+from halfmask.checking import check_file, expect, named_like_an_id
 from halfmask.cli import main
 from halfmask.datasets import load_adult
 from halfmask.schema import Schema
@@ -111,6 +111,15 @@ def test_every_fault_is_named_at_once(folder: Path) -> None:
         "'blood' is a private category without categories",
     ):
         assert words in text
+
+
+@pytest.mark.parametrize(
+    ("name", "is_id"),
+    [(name, True) for name in ("id", "pid", "person", "customer_no", "CustomerNumber", "userId")]
+    + [(name, False) for name in ("person_age", "user_income", "paid", "number", "no", "notes")],
+)
+def test_names_that_say_ids_are_known(name: str, is_id: bool) -> None:
+    assert named_like_an_id(name) == is_id
 
 
 @pytest.mark.parametrize("column", ["age", "ill"])
