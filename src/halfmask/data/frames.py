@@ -387,10 +387,10 @@ def arrow_numbers(table: pa.Table, name: str, *, otherwise: str = _OTHERWISE) ->
 
 
 def kind_of_texts(table: pa.Table, name: str) -> str:
-    """What a column reads as throughout: "number", "date" or, else, "category"."""
+    """What a column reads as throughout: "bool", "number", "date" or, else, "category"."""
     distinct = [word for word in pc.unique(_texts(table, name)).to_pylist() if word is not None]
     if not TRUTHS.keys().isdisjoint(distinct):
-        return "category"
+        return "bool" if TRUTHS.keys() >= set(distinct) else "category"
     if distinct and all(moment(word) is not None for word in distinct):
         return "date"
     try:
