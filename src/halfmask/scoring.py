@@ -80,7 +80,7 @@ def class_scores(label: NDArray[Any], predicted: NDArray[np.float64]) -> dict[st
     return {
         "rows": len(label),
         "accuracy": float((best == label).mean()),
-        "log_loss": float(log_loss(label, predicted, labels=np.arange(classes))),
+        "log_loss": float(log_loss(label, predicted, labels=np.arange(classes))) + 0.0,
         "auc": auc,
     }
 
@@ -192,7 +192,7 @@ def _constant(label: NDArray[Any], predicted: Floats, *, numbers: bool) -> dict[
         return {"rmse": float(np.std(label)), "r2": 0.0}
     share = np.bincount(label, minlength=predicted.shape[1]) / len(label)
     seen = share[share > 0]
-    return {"accuracy": float(share.max()), "log_loss": float(-(seen * np.log(seen)).sum())}
+    return {"accuracy": float(share.max()), "log_loss": float(-(seen * np.log(seen)).sum()) + 0.0}
 
 
 def _better(result: Mapping[str, Any], *, numbers: bool) -> bool:
