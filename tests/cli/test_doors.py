@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -266,6 +268,51 @@ def test_a_spreadsheet_is_answered_with_advice(tmp_path: Path) -> None:
     done = halfmask("init", tmp_path / "people.xlsx", "--label", "y")
     assert done.exit_code == 2
     assert "save the sheet as CSV" in done.stderr
+
+
+@pytest.mark.parametrize("content", ["x", "a,b\n1,2,3\n"])
+def test_a_file_that_is_only_called_parquet_is_called_so(tmp_path: Path, content: str) -> None:
+    (tmp_path / "people.parquet").write_text(content)
+    done = halfmask("init", tmp_path / "people.parquet")
+    assert done.exit_code == 2
+    assert "is named like a Parquet file and is none" in done.stderr
+    (tmp_path / "people.parquet").write_text("a,b\n1,2\n")
+    assert halfmask("init", tmp_path / "people.parquet").exit_code == 0
+
+
+def test_a_studio_that_nobody_used_names_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("uvicorn")
+    (tmp_path / "rows.csv").write_text("age,y\n1,no\n2,yes\n")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("halfmask.studio.server.serve_studio", interrupted)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        done = halfmask("studio", "rows.csv", "--no-browser")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "Ended. Nothing was changed." in done.stderr
+    assert "draft is in" not in done.stderr
+
+
+def test_json_before_a_command_is_an_error_in_json() -> None:
+    for words in (("--json",), ("--json", "demo"), ("--nope", "demo", "--json")):
+        done = halfmask(*words)
+        assert done.exit_code == 2
+        assert json.loads(done.stdout)["error"]["message"]
+    assert "--json goes after a command" in halfmask("--json").stderr
+
+
+def test_scores_of_one_row_have_no_minus_before_zero(model: Path, tmp_path: Path) -> None:
+    pyarrow.csv.write_csv(TEST.slice(0, 1), tmp_path / "one.csv")
+    done = halfmask("evaluate", model / "model", tmp_path / "one.csv")
+    assert done.exit_code == 0
+    assert "-0.0000" not in done.stdout
 
 
 def test_predictions_do_not_replace_a_file_silently(model: Path, tmp_path: Path) -> None:
