@@ -129,6 +129,15 @@ def test_several_classes_and_numbers_are_held_against_a_constant_and_the_public_
         assert covered.public_alone["rmse"].value == pytest.approx(left, abs=2 * (bar or 0.02))
 
 
+def test_a_large_bar_is_written_out() -> None:
+    covered = covered_scores({"covered": {"rmse": 76761.2, "rmse_bar": 251.3}})
+    assert covered is not None
+    assert covered.score_rows() == [["RMSE", "76,760", "± 250"]]
+    covered = covered_scores({"covered": {"rmse": 76.7612, "rmse_bar": 0.0251}})
+    assert covered is not None
+    assert covered.score_rows() == [["RMSE", "76.76", "± 0.025"]]
+
+
 def test_where_every_column_is_public_the_model_is_theirs() -> None:
     rng = np.random.default_rng(9)
     frame = pa.table({"open": (x := rng.uniform(0, 1, 2000)), "y": np.where(x > 0.5, "b", "a")})

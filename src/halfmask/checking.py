@@ -22,10 +22,21 @@ import pyarrow.compute as pc
 from halfmask.accounting.budget import Budget, printed
 from halfmask.data.derived import Derived
 from halfmask.data.encoding import MAX_LEARNT_LEVELS, declared, level_codes, with_made
-from halfmask.data.frames import A_NUMBER, dates, numbered, numbers, texts
+from halfmask.data.frames import (
+    A_NUMBER,
+    CLASSES_OTHERWISE,
+    OR_LEAVE_OUT,
+    UNIT_NEEDED,
+    dates,
+    meant,
+    numbered,
+    numbers,
+    perhaps_a_row,
+    texts,
+)
 from halfmask.data.reading import FileRows, open_rows
 from halfmask.data.units import first_rows, unit_codes, unit_weights
-from halfmask.errors import DataError, HalfmaskError, SchemaError, suggest
+from halfmask.errors import DataError, HalfmaskError, SchemaError
 from halfmask.errors import place as named_place
 from halfmask.progress import part_of, tell
 from halfmask.schema import Column, Label, Schema, Unit, patterns, read_tables, schema_parts
@@ -192,7 +203,12 @@ HIGH_EPSILON = 10.0
 """Above this, a guarantee allows odds to change e^10 = 22,000 times: it bounds next to nothing."""
 SMALL_DELTA = 0.1
 """δ should be at most this part of 1 / rows."""
-_ID_NAME = re.compile(r"(^|[_\W])(id|ids|uuid|guid|key|ssn|mrn|e-?mail|phone)($|[_\W])", re.I)
+_ID_NAME = re.compile(
+    r"(^|[_\W])([pu]?id|ids|uuid|guid|key|ssn|mrn|e-?mail|phone"
+    r"|(person|patient|customer|client|user|member|employee|account)[_\W]?(no|nr|num|number|code))"
+    r"($|[_\W])|^(person|patient|customer|client|user)$",
+    re.I,
+)
 _CAMEL_ID = re.compile(r"[a-z](Id|ID)$")
 _ID_SHARE = 0.9
 """A public column of which this share of values is distinct names rows, more than it tells."""
@@ -314,9 +330,16 @@ def check_rows(
     if found.schema is not None:
         rows = with_made(rows, found.schema)
     _check_values(found, rows, label, columns, unit, look)
+    if found.schema is None:
+        # Ids are public, but a column named under [unit] may also be declared private, well or in a
+        # way that cannot be read: nothing is counted of it until the schema has no fault.
+        unit = None
+    else:
+        _check_ids(found, rows, unit)
     found.warnings += _declared_warnings(columns)
     faulty = {fault.column for fault in found.faults}
-    found.warnings += _unit_warnings(rows, label, columns, unit, faulty)
+    if found.schema is not None or "unit" not in tables:
+        found.warnings += _unit_warnings(rows, label, columns, unit, faulty)
     found.warnings += _budget_warnings(rows.num_rows, budget)
     if label is None:
         return
@@ -356,9 +379,11 @@ def _check_values(
     wanted = [*(part.name for part in parts), *([] if unit is None else [unit.column])]
     missing = [name for name in wanted if name not in rows.column_names]
     for name in missing:
-        hint = suggest(name, [each for each in rows.column_names if each not in wanted])
-        message = f"The data has no column {name!r}.{hint} Add it, or remove it from the schema."
-        found.faults.append(Remark(name, message))
+        advice = "Add {it}." if label is not None and name == label.name else OR_LEAVE_OUT
+        if unit is not None and name == unit.column:
+            advice = UNIT_NEEDED
+        message = f"The data has no column {name!r}.{meant(name, rows.column_names, wanted)}"
+        found.faults.append(Remark(name, f"{message} {advice.format(it='it')}"))
     for at, part in enumerate(parts):
         tell("checking columns", at / len(parts))
         if part.name in missing:
@@ -369,7 +394,10 @@ def _check_values(
             found.states[part.name] = looked.state
         found.faults += looked.faults
         found.warnings += looked.warnings
-    if unit is not None and unit.column not in missing:
+
+
+def _check_ids(found: Checked, rows: FileRows, unit: Unit | None) -> None:
+    if unit is not None and unit.column in rows.column_names:
         try:
             unit_codes(texts(rows.columns([unit.column]), unit.column), unit.column)
         except DataError as error:
@@ -399,12 +427,15 @@ def _expected(part: Column | Label) -> str:
     missing = "nothing, NA or NaN for a missing one"
     if isinstance(part, Label):
         what = A_NUMBER if part.classes is None else "one of the declared classes"
+        end = CLASSES_OTHERWISE if part.classes is None else ""
         if part.missing == "skip":
-            return f"{what}, or {missing}"
-        return f'{what}; a missing label needs missing = "skip" in [label]'
+            return f"{what}, or {missing}{end}"
+        return f'{what}; a missing label needs missing = "skip" in [label]{end}'
     if part.kind == "date":
         return f"an ISO date such as 2024-01-31, or {missing}"
-    return f"{A_NUMBER if part.kind == 'number' else 'a single value'}, or {missing}"
+    if part.kind == "number":
+        return f'{A_NUMBER}, or {missing}; ISO dates need kind = "date"'
+    return f"a single value, or {missing}"
 
 
 # --- warnings
@@ -521,6 +552,9 @@ def _unit_warnings(
             yield from _dropped_rows(rows, unit)
         return
     declared = {column.name: column for column in columns}
+    wanted = [*declared, *([] if label is None else [label.name])]
+    if perhaps_a_row(rows.column_names, wanted):
+        return
     # Columns that the schema makes are no ids of the data, and are made of private cells.
     others = {column.name for column in columns if column.public is not None}
     others |= set() if label is None else {label.name}

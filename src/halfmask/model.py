@@ -19,7 +19,15 @@ from scipy.special import expit, softmax
 from halfmask.data.products import feature_rows, rows_times
 from halfmask.errors import DataError, InputError
 from halfmask.methods.fitted import LinearFit
-from halfmask.model_folder import damaged, field, read_arrays, read_json, rebuilt, without_objects
+from halfmask.model_folder import (
+    VERTICAL_FILE,
+    damaged,
+    field,
+    read_arrays,
+    read_json,
+    rebuilt,
+    without_objects,
+)
 from halfmask.settings import options_from_json, options_to_json
 from halfmask.statement import Statement
 from halfmask.storage import json_text, replacing, write_text
@@ -158,6 +166,11 @@ class Model(ABC):
         """Read what `save` has written; a damaged folder is an error that says what is wrong."""
         folder = Path(folder)
         if not (folder / "model.json").is_file():
+            if (folder / VERTICAL_FILE).is_file():
+                raise InputError(
+                    f"{str(folder)!r} is a model of several parties, which this command does not "
+                    "read: `halfmask vertical predict`, `evaluate` and `report` do."
+                )
             raise InputError(
                 f"There is no model in {str(folder)!r}: pass the folder named by --out of train."
             )

@@ -25,6 +25,9 @@ from numpy.typing import NDArray
 from halfmask.errors import DataError, HalfmaskError, LedgerError
 from halfmask.storage import write_text
 
+VERTICAL_FILE = "vertical.json"
+"""What the label holder keeps of a model whose columns several parties hold."""
+
 MOST_TEXT = 64 << 20
 MOST_ARRAYS = 4 << 30
 # Weights hardly shrink when they are packed; an archive that grows more than this was made to.

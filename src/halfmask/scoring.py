@@ -11,6 +11,7 @@ from scipy import sparse
 from scipy.special import expit, softmax
 from sklearn.metrics import log_loss, r2_score, roc_auc_score, root_mean_squared_error
 
+from halfmask.data.frames import check_columns
 from halfmask.errors import DataError
 from halfmask.model import Model
 from halfmask.progress import part_of, tell
@@ -79,7 +80,7 @@ def class_scores(label: NDArray[Any], predicted: NDArray[np.float64]) -> dict[st
     return {
         "rows": len(label),
         "accuracy": float((best == label).mean()),
-        "log_loss": float(log_loss(label, predicted, labels=np.arange(classes))),
+        "log_loss": float(log_loss(label, predicted, labels=np.arange(classes))) + 0.0,
         "auc": auc,
     }
 
@@ -90,6 +91,12 @@ def class_scores(label: NDArray[Any], predicted: NDArray[np.float64]) -> dict[st
 
 _PARTS = 10
 _MOST_GROUPS = 50
+
+
+def check_by(frame: Any, by: str, model: Model) -> None:
+    """The column whose values are groups is there."""
+    beside = () if model.encoder is None else model.encoder.schema.read
+    check_columns(frame, [by], beside=beside, advice="Name a column of the data with --by.")
 
 
 def judge(
@@ -185,7 +192,7 @@ def _constant(label: NDArray[Any], predicted: Floats, *, numbers: bool) -> dict[
         return {"rmse": float(np.std(label)), "r2": 0.0}
     share = np.bincount(label, minlength=predicted.shape[1]) / len(label)
     seen = share[share > 0]
-    return {"accuracy": float(share.max()), "log_loss": float(-(seen * np.log(seen)).sum())}
+    return {"accuracy": float(share.max()), "log_loss": float(-(seen * np.log(seen)).sum()) + 0.0}
 
 
 def _better(result: Mapping[str, Any], *, numbers: bool) -> bool:

@@ -30,7 +30,17 @@ from halfmask.data.encoding import (
     level_codes,
     with_made,
 )
-from halfmask.data.frames import as_arrow, check_columns, numbered, numbers, pieces, texts
+from halfmask.data.frames import (
+    CLASSES_OTHERWISE,
+    OR_LEAVE_OUT,
+    UNIT_NEEDED,
+    as_arrow,
+    check_columns,
+    numbered,
+    numbers,
+    pieces,
+    texts,
+)
 from halfmask.data.reading import read_frame
 from halfmask.data.scratch import Room
 from halfmask.data.units import first_rows, unit_codes
@@ -494,7 +504,8 @@ class Encoder:
     def fit(cls, schema: Schema, frame: Any) -> Encoder:
         """Learn levels, quantile bins and ranges of the public columns that leave them open."""
         frame = with_made(frame, schema)
-        check_columns(frame, [column.name for column in schema.columns])
+        names = [column.name for column in schema.columns]
+        check_columns(frame, names, advice=OR_LEAVE_OUT)
         public = [column for column in schema.columns if column.role == "public"]
         codings: dict[str, Coding] = {}
         grids: dict[str, Grid | Levels] = {}
@@ -534,7 +545,9 @@ class Encoder:
         unit = schema.unit if (with_label if with_unit is None else with_unit) else None
         names = [column.name for column in schema.columns]
         names += [schema.label.name] if with_label else []
-        check_columns(frame, [*names, *([unit.column] if unit else [])])
+        check_columns(frame, names)
+        if unit is not None:
+            check_columns(frame, [unit.column], beside=names, advice=UNIT_NEEDED)
         skip = schema.label.missing == "skip" or with_unit is False
         n, parts = pieces(frame, names)
         if n == 0:
@@ -649,7 +662,7 @@ def label_codes(table: pa.Table, label: Label, *, skip: bool) -> np.ndarray:
     A foreign label, or a missing one that is not allowed, is an error naming its row.
     """
     if label.classes is None:
-        values = numbers(table, label.name)
+        values = numbers(table, label.name, otherwise=CLASSES_OTHERWISE)
         if not skip:
             _first_bad(np.isnan(values), label.name, _NO_LABEL)
         assert label.bounds is not None

@@ -188,7 +188,8 @@ def open_ledger(ledger: str | Path | BudgetLedger | None, budget: Budget) -> Bud
     if book.relation != budget.relation:
         raise InputError(
             f"The ledger keeps its budget under {book.relation!r}, this model asks for "
-            f"{budget.relation!r}: pass relation={book.relation!r}, or use another ledger."
+            f"{budget.relation!r}: pass {book.relation!r} as the relation (--relation "
+            f"{book.relation}), or use another ledger."
         )
     return book
 

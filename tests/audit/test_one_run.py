@@ -84,6 +84,14 @@ def audit(table, fit, canaries):
     )
 
 
+@pytest.mark.parametrize("count", [0, -1, 101, 100_000])
+def test_more_canaries_than_half_of_the_rows_are_refused_as_none_are(count):
+    """A count that was cut silently would pass for the audit that was asked for."""
+    table = bare_table()
+    with pytest.raises(InputError, match="between 1 and 100 canaries, half of the 200 rows"):
+        audit(table, None, count)
+
+
 def test_a_fit_without_noise_is_refuted():
     table = bare_table(width=4000)
 

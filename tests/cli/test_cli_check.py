@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from halfmask import HalfmaskClassifier
 from halfmask.accounting.budget import Budget
-from halfmask.checking import check_file, expect
+from halfmask.checking import check_file, expect, named_like_an_id
 from halfmask.cli import main
 from halfmask.datasets import load_adult
 from halfmask.schema import Schema
@@ -111,6 +111,31 @@ def test_every_fault_is_named_at_once(folder: Path) -> None:
         "'blood' is a private category without categories",
     ):
         assert words in text
+
+
+@pytest.mark.parametrize(
+    ("name", "is_id"),
+    [(name, True) for name in ("id", "pid", "person", "customer_no", "CustomerNumber", "userId")]
+    + [(name, False) for name in ("person_age", "user_income", "paid", "number", "no", "notes")],
+)
+def test_names_that_say_ids_are_known(name: str, is_id: bool) -> None:
+    assert named_like_an_id(name) == is_id
+
+
+@pytest.mark.parametrize("column", ["age", "ill"])
+@pytest.mark.parametrize("lost", ["", "bounds = [0, 120]", 'classes = ["no", "yes"]'])
+def test_nothing_is_counted_of_a_private_column_that_is_named_as_the_unit(
+    folder: Path, column: str, lost: str
+) -> None:
+    """Its gaps and repetitions would be told, whether its own declaration can be read or not."""
+    schema = SCHEMA.replace(lost, "") + f'[unit]\ncolumn = "{column}"\nmax_rows = 1\n'
+    tables = (
+        columns(),
+        columns(age=["30"] * ROWS, ill=["no"] * ROWS),
+        columns(age=[str(row) if row else None for row in range(ROWS)], ill=["yes"] * ROWS),
+    )
+    found = [checked(data, schema=schema, code=2) for data in tables]
+    assert found[0] == found[1] == found[2]
 
 
 def test_the_text_fits_80_columns_and_says_for_whom_it_is(folder: Path) -> None:

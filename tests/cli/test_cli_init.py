@@ -42,7 +42,7 @@ def test_the_template_holds_names_and_types_only(people: Path) -> None:
         "columns": {
             "age": {"role": "private", "kind": "number"},
             "work class": {"role": "private", "kind": "category"},
-            "ok": {"role": "private", "kind": "category"},
+            "ok": {"role": "private", "kind": "bool"},
         },
     }
     for value in ("31", "4e1", "40", "Baker", "Miller", "low", "true"):
@@ -56,6 +56,7 @@ def test_json_holds_the_same_schema(people: Path) -> None:
 
 
 def test_an_unfilled_template_is_refused_naming_every_column(people: Path, tmp_path: Path) -> None:
+    """Except a bool's, which needs nothing."""
     path = tmp_path / "people.toml"
     path.write_text(run(people, "--label", "income").stdout)
     with pytest.raises(SchemaError) as caught:
@@ -63,7 +64,6 @@ def test_an_unfilled_template_is_refused_naming_every_column(people: Path, tmp_p
     for word in (
         "'age'",
         "'work class'",
-        "'ok'",
         "'income'",
         "bounds =",
         "categories =",
@@ -91,6 +91,18 @@ def test_without_a_label_the_template_asks_for_its_name(people: Path) -> None:
     assert done.exit_code == 0
     with pytest.raises(SchemaError, match=r"\[label\] has no name"):
         Schema.from_dict(tomllib.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [(("true", "false", ""), "bool"), (("TRUE", "True"), "bool"), (("true", "1"), "category")],
+)
+def test_a_column_of_true_and_false_is_a_bool(
+    tmp_path: Path, cells: tuple[str, ...], kind: str
+) -> None:
+    (tmp_path / "rows.csv").write_text("active,y\n" + "".join(f"{cell},1\n" for cell in cells))
+    made = tomllib.loads(run(tmp_path / "rows.csv").stdout)
+    assert made["columns"]["active"]["kind"] == kind
 
 
 def test_a_label_that_is_not_there_is_suggested(people: Path) -> None:
@@ -200,7 +212,10 @@ def test_a_dictionary_fills_in_what_a_private_column_needs(people: Path) -> None
     assert data["defaults"] == {"role": "private"}
     assert data["columns"]["age"] == {"kind": "number", "bounds": [0, 120]}
     assert data["columns"]["work class"]["categories"] == ["Baker", "Miller"]
-    assert "fill in: categories" in done.stdout, "ok is not described"
+    assert data["columns"]["ok"] == {"kind": "bool"}
+    assert "fill in" not in done.stdout
+    less = with_dictionary(people, DICTIONARY.replace("work class,category,,,Baker|Miller\n", ""))
+    assert "fill in: categories" in less.stdout, "work class is not described"
 
 
 @pytest.mark.parametrize(

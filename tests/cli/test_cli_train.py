@@ -230,6 +230,12 @@ def test_bad_budgets_are_refused(people: Path, option: str, value: object) -> No
     refused(train(people, option, value), option[2:])
 
 
+def test_a_ledger_under_another_relation_is_answered_with_the_option(people: Path) -> None:
+    ledger = people / "budget.jsonl"
+    halfmask("ledger", "create", ledger, "--epsilon", 6, "--delta", 1e-6, "--relation", "replace")
+    refused(train(people, "--relation", "withhold", "--ledger", ledger), "--relation replace")
+
+
 def test_a_broken_ledger_is_refused(people: Path) -> None:
     assert train(people).exit_code == 0
     ledger = people / "model" / "ledger.jsonl"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +129,40 @@ def test_numbers_written_otherwise_are_told_how_to_be_written(tmp_path: Path, ce
         assert cell not in told
 
 
+@pytest.mark.parametrize("role", ["private", "public"])
+def test_a_cell_that_is_no_number_gets_advice_for_a_column_or_for_a_label(
+    tmp_path: Path, role: str
+) -> None:
+    rows, schema = tmp_path / "rows.csv", tmp_path / "rows.toml"
+
+    def told(seen: str, ill: str) -> Iterator[str]:
+        rows.write_text("seen,ill\n" + f"2024-01-31,{ill}\n" * 30)
+        schema.write_text(
+            f'label = {{name = "ill", role = "{role}", bounds = [0, 1]}}\n'
+            f'[columns.seen]\nrole = "private"\nkind = "{seen}"\n'
+            f"bounds = {'[0, 7]' if seen == 'number' else '[2024-01-01, 2024-12-31]'}\n"
+        )
+        for words in (("check", rows), ("train", rows, "--epsilon", 1, "--out", tmp_path / "m")):
+            done = halfmask(*words, "--schema", schema)
+            assert done.exit_code == 2
+            yield " ".join(done.output.split())
+
+    for answer in told("number", "1"):
+        assert 'kind = "date"' in answer
+    for answer in told("date", "well"):
+        assert "if the labels are classes, write classes = [...] in [label], not bounds" in answer
+        assert "as a category" not in answer
+
+
 def test_all_missing_columns_are_named_at_once(model: Path, tmp_path: Path) -> None:
     pyarrow.csv.write_csv(TEST.slice(0, 5).select(["age", "sex"]), tmp_path / "few.csv")
     done = halfmask("predict", model / "model", tmp_path / "few.csv")
     assert done.exit_code == 2
     for name in ("'workclass'", "'education'", "'race'"):
         assert name in done.stderr
-    assert "they may also be left out" in " ".join(done.stderr.split())
+    # A model needs its columns: only before training may one be left out.
+    assert "Add them." in done.stderr
+    assert "schema" not in done.stderr
 
 
 def test_a_column_that_is_wanted_itself_is_not_suggested_for_another() -> None:
@@ -143,11 +174,145 @@ def test_a_column_that_is_wanted_itself_is_not_suggested_for_another() -> None:
     assert "Did you mean" not in str(told.value)
 
 
+CELLS = "86.0,3.18,cityhall,smoker_heavy,2020-12-29,outcomes"
+ROW_SCHEMA = """
+[label]
+name = "outcome"
+role = "private"
+classes = ["well", "sick"]
+[columns]
+dose = {role = "private", kind = "number", bounds = [0, 200]}
+city = {role = "public", kind = "category"}
+smoker = {role = "private", kind = "category", categories = ["yes", "no"]}
+"""
+
+
+@pytest.mark.parametrize("cells", [CELLS, "cityhall,smoker_heavy,outcomes,patient-id"])
+def test_no_message_quotes_a_row_that_stands_where_the_header_should(
+    model: Path, tmp_path: Path, cells: str
+) -> None:
+    rows, schema = tmp_path / "rows.csv", tmp_path / "rows.toml"
+    rows.write_text(f"{cells}\n" + "\n".join([cells] * 30) + "\n")
+    schema.write_text(ROW_SCHEMA)
+    commands = [
+        ("check", rows, "--schema", schema),
+        ("train", rows, "--schema", schema, "--epsilon", 1, "--out", tmp_path / "m"),
+        ("predict", model / "model", rows),
+        ("evaluate", model / "model", rows),
+        ("plan", "--schema", schema, "--data", rows, "--epsilon", 1),
+    ]
+    if cells == CELLS:
+        commands += [("init", rows, "--label", "outcome"), ("init", rows, "--label", "o")]
+    for words in commands:
+        done = halfmask(*words)
+        assert done.exit_code == 2, done.output
+        told = " ".join(done.output.split())
+        assert not [cell for cell in cells.split(",") if cell in told], told
+        if words[0] in ("check", "train", "predict", "init"):
+            assert "(Is the line with the names of the columns there?)" in told, told
+
+
+def test_a_template_is_not_made_of_a_row(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+
+    def of(header: str) -> Result:
+        rows.write_text(f"{header}\n" + ",".join("1" * len(header.split(","))) + "\n")
+        return halfmask("init", rows)
+
+    refused = of("86.0,3.18,2020-12-29,true,Bern")
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
+    assert "seems to be a row" in refused.stderr
+    assert "3.18" not in refused.stderr
+    warned = of("86.0,3.18,true,Bern")
+    assert warned.exit_code == 0
+    assert "Is the line with the names of the columns there?" in warned.stderr
+    for names in ("age,city,ill", "country,2019,2020,2021", "0,1,2,3,y", "1st,2nd.visit,e1"):
+        fine = of(names)
+        assert fine.exit_code == 0, names
+        assert fine.stderr == "", names
+
+
+def test_a_missing_column_gets_advice_that_fits_what_it_is(model: Path, tmp_path: Path) -> None:
+    """To take [unit] out of a schema drops protection, and no model does without its columns."""
+    rows, schema = tmp_path / "rows.csv", tmp_path / "rows.toml"
+    rows.write_text("dose,city,outcome\n" + "1,a,well\n2,b,sick\n" * 30)
+    whole = ROW_SCHEMA.split("smoker")[0]
+    train = ("--epsilon", 1, "--out", tmp_path / "m")
+
+    def told(*words: object) -> str:
+        done = halfmask(*words)
+        assert done.exit_code == 2, done.output
+        return " ".join(done.output.split())
+
+    schema.write_text(f'{whole}\n[unit]\ncolumn = "pers"\nmax_rows = 2\n')
+    for words in (("check", rows), ("train", rows, *train)):
+        answer = told(*words, "--schema", schema)
+        assert "no column 'pers'. Add it: without [unit] the guarantee protects one row" in answer
+        assert "out of the schema" not in answer
+    schema.write_text(whole.replace('"outcome"', '"result"'))
+    for words in (("check", rows), ("train", rows, *train)):
+        answer = told(*words, "--schema", schema)
+        assert "no column 'result'. Add it." in answer
+        assert "out of the schema" not in answer
+    schema.write_text(whole.replace("dose =", "weight ="))
+    for words in (("check", rows), ("train", rows, *train)):
+        answer = told(*words, "--schema", schema)
+        assert "no column 'weight'. Add it, or leave it out of the schema." in answer
+    by = told("evaluate", model / "model", model / "new.csv", "--by", "zzz")
+    assert "no column 'zzz'. Name a column of the data with --by." in by
+
+
 def test_a_spreadsheet_is_answered_with_advice(tmp_path: Path) -> None:
     (tmp_path / "people.xlsx").write_bytes(b"PK\x03\x04rest of a zip file")
     done = halfmask("init", tmp_path / "people.xlsx", "--label", "y")
     assert done.exit_code == 2
     assert "save the sheet as CSV" in done.stderr
+
+
+@pytest.mark.parametrize("content", ["x", "a,b\n1,2,3\n"])
+def test_a_file_that_is_only_called_parquet_is_called_so(tmp_path: Path, content: str) -> None:
+    (tmp_path / "people.parquet").write_text(content)
+    done = halfmask("init", tmp_path / "people.parquet")
+    assert done.exit_code == 2
+    assert "is named like a Parquet file and is none" in done.stderr
+    (tmp_path / "people.parquet").write_text("a,b\n1,2\n")
+    assert halfmask("init", tmp_path / "people.parquet").exit_code == 0
+
+
+def test_a_studio_that_nobody_used_names_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("uvicorn")
+    (tmp_path / "rows.csv").write_text("age,y\n1,no\n2,yes\n")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("halfmask.studio.server.serve_studio", interrupted)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        done = halfmask("studio", "rows.csv", "--no-browser")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "Ended. Nothing was changed." in done.stderr
+    assert "draft is in" not in done.stderr
+
+
+def test_json_before_a_command_is_an_error_in_json() -> None:
+    for words in (("--json",), ("--json", "demo"), ("--nope", "demo", "--json")):
+        done = halfmask(*words)
+        assert done.exit_code == 2
+        assert json.loads(done.stdout)["error"]["message"]
+    assert "--json goes after a command" in halfmask("--json").stderr
+
+
+def test_scores_of_one_row_have_no_minus_before_zero(model: Path, tmp_path: Path) -> None:
+    pyarrow.csv.write_csv(TEST.slice(0, 1), tmp_path / "one.csv")
+    done = halfmask("evaluate", model / "model", tmp_path / "one.csv")
+    assert done.exit_code == 0
+    assert "-0.0000" not in done.stdout
 
 
 def test_predictions_do_not_replace_a_file_silently(model: Path, tmp_path: Path) -> None:
@@ -160,6 +325,84 @@ def test_predictions_do_not_replace_a_file_silently(model: Path, tmp_path: Path)
     assert out.read_text() == "mine"
     assert halfmask(*words, "--overwrite").exit_code == 0
     assert out.read_text() != "mine"
+
+
+def test_a_dash_is_standard_output_and_makes_no_file(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("predict", model / "model", model / "new.csv")
+    assert halfmask(*words, "--out", "-").stdout == halfmask(*words).stdout != ""
+    assert halfmask(*words, "--out", "-", "--json").exit_code == 2
+    done = halfmask("report", model / "model", "--format", "json", "--out", "-")
+    assert done.exit_code == 2
+    assert "--out takes a file" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_named_as_it_was_written(model: Path) -> None:
+    done = halfmask("predict", model / "model", model / "new.csv", "--out", "nodir/x.csv")
+    assert done.exit_code == 2
+    assert "The folder of 'nodir/x.csv' does not exist: create it first." in done.stderr
+
+
+@pytest.fixture
+def whole(model: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy of the model and its files, none of which a test may change."""
+    shutil.copytree(model, tmp_path / "own")
+    before = {f: f.read_bytes() for f in (tmp_path / "own").rglob("*") if f.is_file()}
+    yield tmp_path / "own"
+    assert {file: file.read_bytes() for file in before} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("report model --format md --out model/model.json", "part of MODEL"),
+        ("report model --format md --out model/model.npz --overwrite", "part of MODEL"),
+        ("report model --format md --out model/ledger.jsonl", "part of MODEL"),
+        ("report model --format md --data new.csv --out new.csv", "part of --data"),
+        (
+            "report model --format md --data new.csv --reference people.csv --out people.csv",
+            "part of --reference",
+        ),
+        ("report model --format md --ledger model/ledger.jsonl --out link", "part of MODEL"),
+        ("report model --format md --out r.md --facts new.csv", "exists already"),
+        ("report model --format md --out r.md --facts r.md", "name one file"),
+        ("report model --format card", "exists already"),
+        ("predict model new.csv --out new.csv --overwrite", "part of DATA"),
+        ("derive DATA --out people.csv --overwrite", "part of DATA"),
+        ("derive DATA --out new.csv", "exists already"),
+        ("derive DATA --out n.csv --schema-out new.csv", "exists already"),
+        ("derive DATA --out n.csv --schema-out people.toml --overwrite", "part of --schema"),
+        ("derive DATA --out n.csv --schema-out n.csv", "name one file"),
+    ],
+)
+def test_no_command_destroys_what_it_reads_or_what_is_there(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+) -> None:
+    monkeypatch.chdir(whole)
+    Path("link").symlink_to("model/ledger.jsonl")
+    Path("README.md").write_text("of the project")
+    given = "people.csv --schema people.toml --public d=round(age,10)"
+    done = halfmask(*words.replace("DATA", given).split())
+    assert done.exit_code == 2, done.output
+    assert said in " ".join(done.stderr.split())
+    assert Path("README.md").read_text() == "of the project"
+    assert not Path("n.csv").exists()
+
+
+def test_a_report_is_written_again_over_an_earlier_one(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(whole)
+    Path("README.md").write_text("of the project")
+    Path("model/report.md").write_text("an earlier one")
+    for words in ("--format md --out model/report.md", "--format card --overwrite"):
+        done = halfmask("report", "model", *words.split())
+        assert done.exit_code == 0, done.output
+    assert Path("model/report.md").read_text() != "an earlier one"
+    assert Path("README.md").read_text() != "of the project"
 
 
 def test_a_demo_without_figures_writes_markdown(

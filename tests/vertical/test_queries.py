@@ -101,6 +101,22 @@ def test_a_folder_is_not_written_over_and_damage_is_named(files):
     assert "damaged" in predicted(files, "model", *rows_here(files)).stderr
 
 
+def test_commands_for_one_table_say_which_read_a_model_of_several_parties(files):
+    simulated(files)
+    model, rows = files / "model", files / "new-labels.csv"
+    for words in (
+        ("predict", model, rows),
+        ("audit", model, "--data", rows),
+    ):
+        done = called(*words)
+        assert done.exit_code == 2
+        assert "a model of several parties" in done.stderr
+        assert "`halfmask vertical predict`" in done.stderr
+    alone = called("evaluate", model, rows)
+    assert alone.exit_code == 2
+    assert "pass the rows of each with --party NAME=FILE" in alone.stderr
+
+
 @pytest.mark.parametrize("huge", ["1" + "0" * 400, "-1" + "0" * 400, "1e400"])
 @pytest.mark.parametrize("name", ["weights", "intercept", "label_bounds"])
 def test_a_stored_number_beyond_all_floats_is_called_damage_when_it_is_read(tmp_path, name, huge):
@@ -146,6 +162,16 @@ def trained(folder):
     parties = {n: NetworkParty(read_party_file(folder / f"{n}.toml")) for n in NAMES}
     run_method(LocalChannel(parties), settings)
     return VerticalModel.load(settings.out)
+
+
+def test_a_partys_file_answers_under_its_own_name_only(files):
+    """Under another name its scores would get that party's weight."""
+    organisations(files)
+    trained(files)
+    swapped = ("--party", f"bank={files}/telecom.toml", "--party", f"telecom={files}/bank.toml")
+    done = predicted(files, "run.toml", *swapped)
+    assert done.exit_code == 2
+    assert "is the file of party 'telecom'" in done.stderr
 
 
 NEW_ROWS = '[queries]\ndata = "new-{name}.csv"\nmost = 130\n'

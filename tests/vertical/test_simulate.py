@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from halfmask.accounting.ledger import Ledger
+from halfmask.accounting.ledger import Ledger, MemoryLedger
 from halfmask.cli import main
+from halfmask.errors import InputError
+from halfmask.vertical.simulation import SimulationBudget
 
 SCHEMA = """
 [label]
@@ -147,6 +149,42 @@ def test_a_partys_ledger_is_charged_and_refuses_the_second_run(files):
     assert again.exit_code == 3
     assert json.loads(again.stdout)["error"]["kind"] == "budget-exceeded"
     assert Ledger.open(files / "bank.jsonl").spent() == pytest.approx(0.8, abs=1e-3)
+
+
+@pytest.mark.parametrize("method", ["experts", "admm", "fdml-sgd"])
+def test_a_ledger_that_is_no_partys_ends_the_run_before_training(files, method):
+    """It would not be charged, although somebody gave it to be."""
+    Ledger.create(files / "bank.jsonl", epsilon=1.0, delta=1e-6, relation="replace")
+    options = ("--method", method, "--ledger", f"Bank={files}/bank.jsonl")
+    done = simulate(files, *options, tested=False)
+    assert done.exit_code == 2
+    message = json.loads(done.stdout)["error"]["message"]
+    assert "--ledger names 'Bank', which is no party: bank, telecom." in message
+    assert Ledger.open(files / "bank.jsonl").spent() == 0
+
+
+def test_a_budget_with_a_ledger_that_is_no_partys_is_refused():
+    ledgers = {"Bank": MemoryLedger(epsilon=1.0, delta=1e-6)}
+    budget = SimulationBudget(epsilon=1.0, delta=1e-6, ledgers=ledgers)
+    with pytest.raises(InputError, match="ledgers names 'Bank', which is no party: bank"):
+        budget.of_parties(["bank", "telecom"])
+
+
+def test_a_column_of_ids_that_is_not_there_is_no_matter_of_the_schema(files):
+    done = simulate(files, "--id", "nope", tested=False)
+    assert done.exit_code == 2
+    assert "Every file needs the column of ids, under one name." in done.stderr
+    assert "schema" not in done.stderr
+
+
+def test_rows_to_test_need_their_labels_and_every_party(files):
+    of_bank = ("--test-party", f"bank={files}/test-bank.csv")
+    alone = simulate(files, *of_bank, tested=False)
+    assert alone.exit_code == 2
+    assert "pass --test-label FILE too" in alone.stderr
+    lacking = simulate(files, "--test-label", files / "test-labels.csv", *of_bank, tested=False)
+    assert lacking.exit_code == 2
+    assert "no file for 'telecom'. Give --test-party NAME=FILE" in lacking.stderr
 
 
 @pytest.mark.parametrize("method", ["experts", "admm"])

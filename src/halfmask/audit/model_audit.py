@@ -43,6 +43,7 @@ from halfmask.types import Floats
 # it costs. Guarantee: docs/proofs/audit.md.
 
 
+_CANARIES = 1000
 _GUESSED = 0.5
 _REFERENCE_ROWS = 1500
 
@@ -143,11 +144,20 @@ def one_run(
     delta: float,
     relation: Relation,
     mechanism: str,
-    canaries: int = 1000,
+    canaries: int | None = None,
     confidence: float = 0.95,
 ) -> Finding:
-    """Plant canaries, fit once, guess half of the coins: those the model is clearest about."""
-    planted = Canaries.planted(table, min(canaries, max(1, table.units // 2)))
+    """Plant canaries, fit once, guess half of the coins: those the model is clearest about.
+
+    They are half of the rows (or persons) at most, and 1,000 of them unless told.
+    """
+    most = max(1, table.units // 2)
+    if canaries is not None and not 1 <= canaries <= most:
+        raise InputError(
+            f"Expected between 1 and {most} canaries, half of the {table.units} rows or persons at "
+            f"most, got {canaries}."
+        )
+    planted = Canaries.planted(table, min(_CANARIES, most) if canaries is None else canaries)
     model = fit(planted.table(table))
     lean = _lean(lambda rows: log_likelihoods(model, rows), planted)
     lean -= _expected(lean, table, planted)
@@ -579,7 +589,7 @@ def audit_model(
     folder: Path,
     frame: Any,
     *,
-    canaries: int = 1000,
+    canaries: int | None = None,
     confidence: float = 0.95,
     out: Path | None = None,
     report: Callable[[float, str], None] = lambda share, text: None,

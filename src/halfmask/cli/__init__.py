@@ -18,7 +18,7 @@ import click
 
 from halfmask.cli.output import asked, emit_error, heard, wrapped
 from halfmask.data.spool import forget
-from halfmask.errors import HalfmaskError, raised_at
+from halfmask.errors import HalfmaskError, InputError, raised_at
 
 # name: (module:attribute, what `halfmask --help` says), so that help needs no import of the command
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -82,6 +82,26 @@ class LazyGroup(click.Group):
         """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """click's, except that with --json an error in the first words is an object too."""
+        if "--json" not in args:
+            return super().make_context(info_name, args, parent, **extra)
+        with _errors_for_the_user(True):
+            try:
+                return super().make_context(info_name, args, parent, **extra)
+            except click.NoSuchOption as error:
+                if error.option_name != "--json":
+                    raise
+                raise InputError(
+                    "--json goes after a command: `halfmask --help` lists the commands."
+                ) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""

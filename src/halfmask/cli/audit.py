@@ -37,7 +37,11 @@ from halfmask.errors import InputError
 @click.option(
     "--cases", type=int, help="Pairs of frames for --mechanism encoding (default: 10000)."
 )
-@click.option("--canaries", type=int, default=1000, show_default=True, help="In a model's data.")
+@click.option(
+    "--canaries",
+    type=int,
+    help="In a model's data, half of its rows at most.  [default: 1000, or that half]",
+)
 @click.option(
     "--out",
     type=PATH,
@@ -56,7 +60,7 @@ def audit(
     relation: str,
     runs: int | None,
     cases: int | None,
-    canaries: int,
+    canaries: int | None,
     out: Path | None,
     listing: bool,
     as_json: bool,
@@ -123,7 +127,7 @@ def _model(
     folder: Path,
     data: Path | None,
     confidence: float,
-    canaries: int,
+    canaries: int | None,
     out: Path | None,
     as_json: bool,
 ) -> None:

@@ -94,6 +94,40 @@ def grid(title: str, headings: Iterable[str], rows: Iterable[Sequence[str]]) -> 
     return table
 
 
+_REPORTS = (".html", ".md")
+
+
+def check_target(
+    target: Path, option: str, *, overwrite: bool, read: Mapping[str, Path | None]
+) -> None:
+    """Refuse a file to write that cannot be written, or that would destroy what is there.
+
+    `read` is what the command reads, by the words that name it. None of that is ever replaced, nor
+    anything in a folder of it except an earlier report. Any other file is where `overwrite` says.
+    """
+    if str(target) == "-":
+        raise InputError(f"{option} takes a file: standard output is for the result.")
+    if target.is_dir():
+        raise InputError(f"{str(target)!r} is a folder: name a file in it with {option}.")
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"The folder of {str(target)!r} does not exist: create it first.")
+    if not target.exists():
+        return
+    place = target.resolve()
+    a_report = place.suffix in _REPORTS or place.name == "report.json"
+    for word, path in read.items():
+        if path is None or not path.exists():
+            continue
+        inside = path.is_dir() and path.resolve() in place.parents
+        if path.samefile(target) or (inside and not a_report):
+            raise InputError(
+                f"{str(target)!r} is part of {word}, which is read: name another file with "
+                f"{option}."
+            )
+    if not overwrite:
+        raise InputError(f"{str(target)!r} exists already: name a new file, or pass --overwrite.")
+
+
 def note(text: str) -> None:
     """Tell the user something that is not the result: on standard error."""
     _clear_bar()

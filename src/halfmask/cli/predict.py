@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from halfmask.cli.options import PATH, encoded_pieces
-from halfmask.cli.output import emit, json_option, reporting
+from halfmask.cli.output import check_target, emit, json_option, reporting
 from halfmask.errors import DataError, InputError
 from halfmask.storage import replacing
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     type=PATH,
-    help="The CSV file to write (default: standard output).",
+    help="The CSV file to write (default, or -: standard output).",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the file of --out if there is one.")
 @json_option
@@ -35,10 +35,11 @@ def predict(model: Path, data: Path, out: Path | None, overwrite: bool, as_json:
     from halfmask.data.reading import open_rows
     from halfmask.model import Model
 
+    out = None if str(out) == "-" else out
     if as_json and out is None:
         raise InputError("With --json, name the file to write with --out.")
-    if out is not None and out.exists() and not overwrite:
-        raise InputError(f"{str(out)!r} exists already: name a new file, or pass --overwrite.")
+    if out is not None:
+        check_target(out, "--out", overwrite=overwrite, read={"MODEL": model, "DATA": data})
     fitted = Model.load(model)
     with open_rows(data) as rows, reporting("predict") as report:
         parts = _parts(fitted, rows, report)
@@ -109,11 +110,11 @@ def evaluate(
     Beside them: a constant, and the public columns alone where the model has such a part;
     precision, recall, calibration and the confusion matrix of classes; scores by group with --by.
     """
-    from halfmask.data.frames import check_columns, texts
+    from halfmask.data.frames import texts
     from halfmask.data.reading import open_rows
     from halfmask.model import Model
     from halfmask.report.covered import covered_scores
-    from halfmask.scoring import judge
+    from halfmask.scoring import check_by, judge
 
     if is_vertical(model):
         if by is not None or reference is not None:
@@ -140,7 +141,7 @@ def evaluate(
 
         groups = None
         if by is not None:
-            check_columns(rows, [by])
+            check_by(rows, by, fitted)
             groups = texts(rows.columns([by]), by).to_pylist()
         measured = judge(fitted, tables(), groups)
     if reference is not None:
@@ -217,9 +218,9 @@ def _confusion(counts: dict[str, dict[str, int]]) -> list[str]:
 
 def is_vertical(model: Path) -> bool:
     """Whether this is a model whose columns different parties hold, or the run file of one."""
-    from halfmask.vertical.queries import MODEL_FILE
+    from halfmask.model_folder import VERTICAL_FILE
 
-    return model.suffix == ".toml" or (model / MODEL_FILE).is_file()
+    return model.suffix == ".toml" or (model / VERTICAL_FILE).is_file()
 
 
 def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[str, float | None]:
@@ -232,12 +233,17 @@ def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[st
     from halfmask.table import read_frame
     from halfmask.vertical.queries import read_ids
 
+    if not parties:
+        raise InputError(
+            "This model has columns of several parties: pass the rows of each with "
+            "--party NAME=FILE."
+        )
     model = load_model(run)
     frame = read_frame(data)
     check_columns(frame, [model.id, model.label])
     files = named_files(parties, "--party")
     if model.classes is None:
-        wanted = numbers(frame, model.label)
+        wanted = numbers(frame, model.label, otherwise="")
         if np.isnan(wanted).any():
             row = int(np.isnan(wanted).argmax()) + 1
             raise DataError(f"Column {model.label!r}, row {row}: the label is missing.")

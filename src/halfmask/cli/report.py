@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from halfmask.cli.options import PATH
-from halfmask.cli.output import emit, json_option, note, reporting
+from halfmask.cli.output import check_target, emit, json_option, note, reporting
 from halfmask.cli.predict import is_vertical
 from halfmask.errors import InputError
 from halfmask.storage import json_text, write_text
@@ -59,6 +59,11 @@ _NAMES = {"html": "report.html", "md": "report.md", "json": "report.json", "card
     type=PATH,
     help="Also write here what --format json writes; what the model learnt is found once for both.",
 )
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace the file of --facts, or a README.md that --out does not name.",
+)
 @json_option
 def report(
     model: Path,
@@ -70,6 +75,7 @@ def report(
     audit_file: Path | None,
     form: str,
     facts_file: Path | None,
+    overwrite: bool,
     as_json: bool,
 ) -> None:
     """Write what MODEL (a folder that train wrote) promises, and to whom."""
@@ -77,10 +83,20 @@ def report(
     from halfmask.report.facts import gather
 
     target = out or Path(_NAMES[form])
-    if target.is_dir():
-        raise InputError(f"{str(target)!r} is a folder: name a file, such as {target}/report.html.")
-    if not target.absolute().parent.is_dir():
-        raise InputError(f"The folder of {str(target)!r} does not exist: create it first.")
+    read = {
+        "MODEL": model,
+        "--data": data,
+        "--reference": reference,
+        "--ledger": ledger_file,
+        "--audit": audit_file,
+    }
+    # To write a report again is usual; a README.md that nobody named is most likely not one.
+    again = out is not None or form != "card"
+    check_target(target, "--out", overwrite=overwrite or again, read=read)
+    if facts_file is not None:
+        check_target(facts_file, "--facts", overwrite=overwrite, read=read)
+        if facts_file.absolute() == target.absolute():
+            raise InputError("--facts and --out name one file: name two.")
     if data is None and (by is not None or reference is not None):
         raise InputError("--by and --reference are about the rows of --data: pass them too.")
     if is_vertical(model):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from textwrap import TextWrapper, fill
 from typing import TYPE_CHECKING, Any
@@ -12,8 +14,8 @@ import tomli_w
 from halfmask.accounting.budget import Budget, printed
 from halfmask.accounting.events import check_relation
 from halfmask.cli.options import PATH, RELATION, schema_option
-from halfmask.cli.output import emit, json_option, note
-from halfmask.errors import DataError, InputError, suggest
+from halfmask.cli.output import check_target, emit, json_option, note
+from halfmask.errors import DataError, InputError
 from halfmask.storage import replacing, write_text
 
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ def init(file: str, label: str | None, dictionary: str | None, short: bool, as_j
     kinds = column_kinds(read_frame(file))
     if kinds.pop("", None) is not None:
         note("A column without a name is left out: name it in the file to use it.")
+    _check_header(file, list(kinds))
     _check_label(kinds, label)
     if not short and dictionary is None:
         if len(kinds) > _WIDE:
@@ -93,6 +96,7 @@ def init(file: str, label: str | None, dictionary: str | None, short: bool, as_j
 
 def declarations(kinds: dict[str, str], dictionary: str | None) -> dict[str, dict[str, Any]]:
     """Each column's kind, bounds and categories, by the dictionary or, without, the kind alone."""
+    from halfmask.data.frames import meant
     from halfmask.dictionary import read_dictionary
 
     known = {} if dictionary is None else read_dictionary(dictionary)
@@ -100,8 +104,9 @@ def declarations(kinds: dict[str, str], dictionary: str | None) -> dict[str, dic
     if strange:
         raise DataError(
             f"{dictionary} describes columns that the data does not have: "
-            f"{', '.join(map(repr, strange[:8]))}.{suggest(strange[0], kinds)} Correct the names, "
-            "or remove these rows."
+            f"{', '.join(map(repr, strange[:8]))}."
+            f"{meant(strange[0], list(kinds), list(known))} Correct the names, or remove these "
+            "rows."
         )
     return {name: known.get(name, {"kind": kind}) for name, kind in kinds.items()}
 
@@ -203,11 +208,40 @@ def column_kinds(table: pa.Table) -> dict[str, str]:
 
 
 def _check_label(kinds: dict[str, str], label: str | None) -> None:
+    from halfmask.data.frames import meant, perhaps_a_row
+
     if label is not None and label not in kinds:
+        names = list(kinds)
+        listed = "" if perhaps_a_row(names, [label]) else f" Its columns are: {', '.join(names)}."
         raise DataError(
-            f"The data has no column {label!r} for the label.{suggest(label, kinds)} "
-            f"Its columns are: {', '.join(kinds)}."
+            f"The data has no column {label!r} for the label.{meant(label, names)}{listed}"
         )
+
+
+def _check_header(file: str, names: Sequence[str]) -> None:
+    """Refuse a first line that reads as a row: a template would spread its private values.
+
+    Numbers that count up by one (years, or pandas' own names) are names.
+    """
+    from halfmask.data.frames import reads_as_value
+    from halfmask.data.reading import is_parquet
+
+    values = [name for name in names if reads_as_value(name)]
+    whole = [int(name) for name in values if name.isdecimal()]
+    steps = {after - before for before, after in pairwise(whole)}
+    counting = len(whole) == len(values) > 1 and steps == {1}
+    if not values or counting or Path(file).is_dir() or is_parquet(file):
+        return
+    several = f"{len(values)} of {len(names)} names in the first line read as numbers or dates"
+    if 2 * len(values) > len(names):
+        raise DataError(
+            f"{several}, so that it seems to be a row: add a line with the names of the columns "
+            "above it. If they are names, write them with a letter, such as y2020."
+        )
+    note(
+        f"{several}. (Is the line with the names of the columns there? If not, this template shows "
+        "a row: add that line, and remove the template.)"
+    )
 
 
 def template(kinds: dict[str, str], label: str | None) -> dict[str, Any]:
@@ -252,6 +286,7 @@ def _label_hint(kinds: dict[str, str], label: str | None) -> str:
 )
 @click.option("--out", required=True, type=PATH, help="The CSV to write.")
 @click.option("--schema-out", type=PATH, help="Write the schema with the new columns here.")
+@click.option("--overwrite", is_flag=True, help="Replace these files if they are there.")
 @json_option
 def derive(
     data: Path,
@@ -259,6 +294,7 @@ def derive(
     functions: tuple[str, ...],
     out: Path,
     schema_out: Path | None,
+    overwrite: bool,
     as_json: bool,
 ) -> None:
     """Make functions of private columns public: any f of feature privacy, by name.
@@ -278,6 +314,12 @@ def derive(
     from halfmask.schema import Schema
     from halfmask.table import read_frame
 
+    read = {"DATA": data, "--schema": schema_file}
+    check_target(out, "--out", overwrite=overwrite, read=read)
+    if schema_out is not None:
+        check_target(schema_out, "--schema-out", overwrite=overwrite, read=read)
+        if schema_out.absolute() == out.absolute():
+            raise InputError("--schema-out and --out name one file: name two.")
     derived = [parse(text) for text in functions]
     frame = read_frame(data)
     schema = with_derived(Schema.from_toml(schema_file, columns=frame.column_names), derived)

@@ -109,7 +109,8 @@ def studio(
             workshop.close()
             if page is not None:
                 page.unlink(missing_ok=True)
-    note(f"Ended. The draft is in {workshop.draft.file}.")
+    kept = workshop.draft.file
+    note(f"Ended. The draft is in {kept}." if kept.exists() else "Ended. Nothing was changed.")
 
 
 def _opened(address: str) -> Path | None:

@@ -26,7 +26,7 @@ from halfmask.accounting.budget import printed
 from halfmask.accounting.events import check_relation
 from halfmask.accounting.ledger import Ledger
 from halfmask.cli.options import PATH, RELATION, settings_options
-from halfmask.cli.output import emit, grid, json_option, keep_others_out, note
+from halfmask.cli.output import check_target, emit, grid, json_option, keep_others_out, note
 from halfmask.errors import HalfmaskError, InputError
 from halfmask.storage import replacing, write_durably
 
@@ -115,7 +115,7 @@ def simulate(
     """Run all parties in this process, as they would run apart."""
     from halfmask.schema import Schema
     from halfmask.settings import config_as_json
-    from halfmask.vertical.files import read_vertical_table
+    from halfmask.vertical.files import check_party_names, party_schemas, read_vertical_table
     from halfmask.vertical.queries import save_simulation
     from halfmask.vertical.simulation import (
         SimulationBudget,
@@ -142,6 +142,8 @@ def simulate(
     ):
         raise InputError(f"{str(out)!r} exists already: name a new folder with --out.")
     schema = Schema.from_toml(schema_file)
+    ledger_files = named_files(ledgers, "--ledger")
+    check_party_names("--ledger", ledger_files, party_schemas(schema))
     table = read_vertical_table(
         schema,
         id_column=id_column,
@@ -155,9 +157,7 @@ def simulate(
         delta=delta,
         relation=check_relation(relation),
         unsafe_seed=unsafe_seed,
-        ledgers={
-            name: Ledger.open(file) for name, file in named_files(ledgers, "--ledger").items()
-        },
+        ledgers={name: Ledger.open(file) for name, file in ledger_files.items()},
         label_ledger=None if label_ledger is None else Ledger.open(label_ledger),
     )
     private = schema.label.role == "private" and method == "experts"
@@ -396,6 +396,9 @@ def predict(
 
     from halfmask.vertical.queries import REVEALS, read_ids
 
+    files = named_files(parties, "--party")
+    read = {"RUN": run, "--id-file": id_file, **{f"--party {n}": f for n, f in files.items()}}
+    check_target(out, "--out", overwrite=True, read=read)
     model = load_model(run)
     ids = read_ids(id_file, model.id)
     note(REVEALS)
@@ -405,7 +408,7 @@ def predict(
             "`vertical serve` to ask the parties over Flower."
         )
     if parties:
-        score = scores_of(run, model, ids, named_files(parties, "--party"))
+        score = scores_of(run, model, ids, files)
     else:
         score = _asked(run, ids, _link(ca, cert, key, host, port))
     columns = [pa.array(model.predicted(score).tolist())]
@@ -438,7 +441,12 @@ def scores_of(run: Path, model: VerticalModel, ids: list[Any], files: Mapping[st
         if not file.is_file():
             raise InputError(f"--party {name}: there is no file {str(file)!r}.")
         if is_party_file(file):
-            desks[name] = NetworkParty(read_party_file(file)).desk()
+            settings = read_party_file(file)
+            if settings.party != name:
+                raise InputError(
+                    f"--party {name}: {str(file)!r} is the file of party {settings.party!r}."
+                )
+            desks[name] = NetworkParty(settings).desk()
         else:
             folder = (run if run.is_dir() else run.parent) / "parties" / name
             desks[name] = QueryDesk(folder=folder, data=file, id=model.id)

@@ -42,14 +42,54 @@ _MISSING = rf"\A({'|'.join(MISSING_WORDS)})\z"
 # Times that Arrow reads as `moment` does, for speed.
 _PLAIN_MOMENT = r"\A\d{4}-\d\d-\d\d([T ][0-2]\d:[0-5]\d:[0-5]\d(\.\d{1,6})?)?\z"
 _ROW = re.compile(r"(?<=', row )\d+")
+_VALUE = re.compile(r"[-+]?[.\d][\d.,:/%\s+TZeE-]*")
 _SHOWN = 8  # names in one message
 A_NUMBER = "a number such as 1234.5, with a point and without a unit"
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def check_columns(frame: Any, names: Sequence[str]) -> None:
-    """Every name is there once; no value is read."""
-    _check_present(names_of(frame), names)
+def check_columns(
+    frame: Any, names: Sequence[str], *, beside: Sequence[str] = (), advice: str = "Add {it}."
+) -> None:
+    """Every name is there once; no value is read.
+
+    `beside` are other names that the data should have, by which a header is told from a row.
+    `advice` says what to do about a missing column, which it may call {it}.
+    """
+    _check_present(names_of(frame), names, beside, advice)
+
+
+OR_LEAVE_OUT = "Add {it}, or leave {it} out of the schema."
+"""What to do about a feature that is not there, before training."""
+
+UNIT_NEEDED = "Add {it}: without [unit] the guarantee protects one row, not one person."
+
+
+def reads_as_value(name: str) -> bool:
+    """Whether a column's name is written as a number, a date or a time."""
+    return _VALUE.fullmatch(name) is not None
+
+
+def perhaps_a_row(columns: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether the names of the columns may be the first row of a file without a header.
+
+    They are then private values, and no message may quote them. One name that is wanted in vain
+    may be misspelt; where several are wanted, one is found in a file that has a header.
+    """
+    known = set(wanted)
+    lost = len(known) > 1 and known.isdisjoint(columns)
+    return lost or any(reads_as_value(name) for name in columns if name not in known)
+
+
+def meant(word: str, columns: Sequence[str], wanted: Sequence[str] = ()) -> str:
+    """What to add to a message about a column that is not there: a name that is close to it.
+
+    A column that is wanted itself was not meant by another name.
+    """
+    if perhaps_a_row(columns, wanted):
+        return " (Is the line with the names of the columns there?)"
+    known = set(wanted)
+    return suggest(word, [column for column in columns if column not in known])
 
 
 def names_of(frame: Any) -> list[str]:
@@ -221,18 +261,17 @@ def _text_array(words: list[str | None]) -> pa.Array:
         return pa.array([None if word is None else word.decode() for word in safe], TEXT)
 
 
-def _check_present(columns: Sequence[str], names: Sequence[str]) -> None:
+def _check_present(
+    columns: Sequence[str], names: Sequence[str], beside: Sequence[str] = (), advice: str = ""
+) -> None:
     counts = Counter(columns)
     lost = [name for name in names if counts[name] == 0]
     if lost:
         more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
-        what, it, they = ("column", "it", "it") if len(lost) == 1 else ("columns", "them", "they")
-        # A column that is asked for itself was not meant by another name.
-        free = [column for column in columns if column not in set(names)]
+        what, it = ("column", "it") if len(lost) == 1 else ("columns", "them")
         raise DataError(
             f"The data has no {what} {', '.join(map(repr, lost[:_SHOWN]))}{more}."
-            f"{suggest(lost[0], free)} Add {it}; before training, {they} may also be left out of "
-            "the schema."
+            f"{meant(lost[0], columns, [*names, *beside])} {advice.format(it=it)}"
         )
     for name in names:
         if counts[name] > 1:
@@ -308,12 +347,24 @@ def _counts(values: Any) -> tuple[Any, int]:
     return values.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64()), per
 
 
-def numbers(table: pa.Table, name: str) -> np.ndarray:
-    """The column as float64, NaN where the value is missing; infinities are kept."""
-    return _as_numpy(arrow_numbers(table, name))
+# The same whatever the cell holds, of which a message tells no more than that it is no number.
+_OTHERWISE = (
+    ", or nothing, NA or NaN for a missing one; correct it, or declare the column as what it is: "
+    'kind = "date" for ISO dates, kind = "category" for words'
+)
+CLASSES_OTHERWISE = "; if the labels are classes, write classes = [...] in [label], not bounds"
+"""What to do about a label that is no number."""
 
 
-def arrow_numbers(table: pa.Table, name: str) -> pa.ChunkedArray:
+def numbers(table: pa.Table, name: str, *, otherwise: str = _OTHERWISE) -> np.ndarray:
+    """The column as float64, NaN where the value is missing; infinities are kept.
+
+    `otherwise` ends the message about a cell that is no number.
+    """
+    return _as_numpy(arrow_numbers(table, name, otherwise=otherwise))
+
+
+def arrow_numbers(table: pa.Table, name: str, *, otherwise: str = _OTHERWISE) -> pa.ChunkedArray:
     """The column as arrow float64; raises for the first value that is not a number."""
     values = _decoded(table.column(name))
     plain = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
@@ -330,16 +381,16 @@ def arrow_numbers(table: pa.Table, name: str) -> pa.ChunkedArray:
     if bad is None:
         return words.cast(pa.float64())
     raise DataError(
-        f"Column {name!r}, row {bad + 1}: {_held(words[bad])}not a number. Expected {A_NUMBER}, or "
-        f"nothing, NA or NaN for a missing one; correct it, or declare the column as a category."
+        f"Column {name!r}, row {bad + 1}: {_held(words[bad])}not a number. Expected "
+        f"{A_NUMBER}{otherwise}."
     )
 
 
 def kind_of_texts(table: pa.Table, name: str) -> str:
-    """What a column reads as throughout: "number", "date" or, else, "category"."""
+    """What a column reads as throughout: "bool", "number", "date" or, else, "category"."""
     distinct = [word for word in pc.unique(_texts(table, name)).to_pylist() if word is not None]
     if not TRUTHS.keys().isdisjoint(distinct):
-        return "category"
+        return "bool" if TRUTHS.keys() >= set(distinct) else "category"
     if distinct and all(moment(word) is not None for word in distinct):
         return "date"
     try:

@@ -303,7 +303,15 @@ def read_frame(path: str | Path) -> pa.Table:
             f"{file} is a spreadsheet or an archive, not a table of text: open it and save the "
             "sheet as CSV (UTF-8)."
         )
-    return read_csv(file.read_bytes() if file.suffix != ".gz" else _unpacked(file), str(file))
+    try:
+        return read_csv(file.read_bytes() if file.suffix != ".gz" else _unpacked(file), str(file))
+    except DataError:
+        if file.suffix not in (".parquet", ".pq"):
+            raise
+        raise DataError(
+            f"{file} is named like a Parquet file and is none, nor a CSV that can be read: write "
+            "it again."
+        ) from None
 
 
 def column_names(path: str | Path) -> list[str]:

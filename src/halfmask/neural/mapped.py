@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from halfmask.data.encoding import declared, learnt_coding, with_made
-from halfmask.data.frames import check_columns, numbered
+from halfmask.data.frames import OR_LEAVE_OUT, check_columns, numbered
 from halfmask.data.products import parts_of
 from halfmask.data.reading import FileRows
 from halfmask.data.scratch import reserve
@@ -73,7 +73,8 @@ def mapped_rows(
         raise InputError("mlp protects one row each: use gd where a unit has several rows.")
     if schema.label.classes is None:
         raise InputError("mlp predicts classes: use gd or one-shot for a number.")
-    check_columns(whole, _names(schema))
+    check_columns(whole, schema.read, advice=OR_LEAVE_OUT)
+    check_columns(whole, [schema.label.name], beside=schema.read)
     rows = own or range(whole.num_rows)
     encoder = Encoder(schema, _learnt(whole, schema))
     file = whole if own is None else whole.part(own)

@@ -34,6 +34,12 @@ RELIABILITY_HEADINGS = ["Predicted", "Observed", "Bar"]
 _NAMES = {"log_loss": "log loss", "auc": "AUC", "accuracy": "accuracy", "rmse": "RMSE"}
 
 
+def _figure(value: float, digits: int = 2) -> str:
+    """A number to so many digits, written out: no 2.5e+02."""
+    short = f"{value:.{digits}g}"
+    return f"{float(short):,.0f}" if "e+" in short else short
+
+
 class Score(NamedTuple):
     """One number and its bar, None where an older model stored none."""
 
@@ -103,11 +109,12 @@ class Covered:
         if self.all_public:
             yield ALL_PUBLIC
         for name, alone in self.public_alone.items():
-            told = f"The public columns alone have {_NAMES[name]} {alone.value:.4g}"
+            told = f"The public columns alone have {_NAMES[name]} {_figure(alone.value, 4)}"
             if alone.bar is None:
                 yield f"{told}, on rows that were left out: label and columns are public."
             else:
-                yield f"{told} ± {alone.bar:.2g}, released with noise and paid for like the rest."
+                bar_told = f"± {_figure(alone.bar)}"
+                yield f"{told} {bar_told}, released with noise and paid for like the rest."
             value, bar = self.scores.get(name, alone)
             if value + math.hypot(bar or 0.0, alone.bar or 0.0) >= alone.value:
                 yield "Within the bars, the private columns may add nothing to them."
@@ -115,14 +122,18 @@ class Covered:
     def score_rows(self) -> list[list[str]]:
         """Rows under SCORE_HEADINGS."""
         return [
-            [_NAMES[name], f"{s.value:.4g}", "not stored" if s.bar is None else f"± {s.bar:.2g}"]
+            [
+                _NAMES[name],
+                _figure(s.value, 4),
+                "not stored" if s.bar is None else f"± {_figure(s.bar)}",
+            ]
             for name, s in self.scores.items()
         ]
 
     def reliability_rows(self) -> list[list[str]]:
         """Rows under RELIABILITY_HEADINGS."""
         return [
-            [f"{part.predicted:.3f}", f"{part.observed:.3f}", f"± {part.bar:.2g}"]
+            [f"{part.predicted:.3f}", f"{part.observed:.3f}", f"± {_figure(part.bar)}"]
             for part in self.reliability
         ]
 
@@ -157,7 +168,7 @@ def constant_words(details: Mapping[str, Any], classes: Sequence[Any] | None) ->
     base, told = details.get("base"), "the share of each class"
     if isinstance(base, float):
         what = "the mean" if classes is None else f"the share of {str(classes[-1])!r}"
-        told = f"{what}, {base:.4g}"
+        told = f"{what}, {_figure(base, 4)}"
     return f"{CONSTANT} Its answer is {told}: released with noise."
 
 

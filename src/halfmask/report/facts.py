@@ -19,7 +19,7 @@ from halfmask.accounting.accountant import epsilon as epsilon_at
 from halfmask.accounting.events import RELATIONS, Event, Relation, unsampled
 from halfmask.accounting.ledger import Ledger
 from halfmask.audit.model_audit import AUDIT_FILE, Inference
-from halfmask.data.frames import as_arrow, check_columns, texts
+from halfmask.data.frames import as_arrow, texts
 from halfmask.effects import WITH_BARS, Effect, effects
 from halfmask.errors import DataError, InputError, LedgerError
 from halfmask.model import Model
@@ -27,7 +27,7 @@ from halfmask.model_folder import damaged, ledger_of, read_json, rebuilt
 from halfmask.report.covered import Covered, constant_words, covered_scores
 from halfmask.report.plots import Point
 from halfmask.schema import Column
-from halfmask.scoring import judge
+from halfmask.scoring import check_by, judge
 from halfmask.scoring import reference as without_privacy
 from halfmask.statement import Statement
 from halfmask.table import Table, read_frame
@@ -199,7 +199,7 @@ def _judged(model: Model, table: Table, frame: Any, by: str | None) -> dict[str,
     """Scores, and what they are held against."""
     groups = None
     if by is not None:
-        check_columns(frame, [by])
+        check_by(frame, by, model)
         groups = texts(as_arrow(frame, [by]), by).to_pylist()
     found = judge(model, [table], groups)
     return {

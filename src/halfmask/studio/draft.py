@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from halfmask.data.cells import level_text
+from halfmask.data.frames import meant
 from halfmask.dictionary import bound, read_dictionary, separated
-from halfmask.errors import InputError, SchemaError, suggest
+from halfmask.errors import InputError, SchemaError
 from halfmask.schema import (
     Column,
     Kind,
@@ -257,7 +258,7 @@ class Draft:
     def _choose_label(self, label: str) -> None:
         names = [entry.name for entry in self.entries]
         if label not in names:
-            raise InputError(f"The data has no column {label!r}.{suggest(label, names)}")
+            raise InputError(f"The data has no column {label!r}.{meant(label, names)}")
         self.entries = tuple(_only(self.entries, names.index(label), "label"))
 
     def _resume(self) -> bool:

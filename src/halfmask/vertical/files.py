@@ -6,7 +6,7 @@ A simulation reads all of them, a party between organisations its own: by the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from halfmask.data.encoding import level_codes
-from halfmask.data.frames import as_arrow, check_columns, numbers, texts
+from halfmask.data.frames import CLASSES_OTHERWISE, as_arrow, check_columns, numbers, texts
 from halfmask.data.products import CodedRows, all_features
 from halfmask.data.reading import FileRows, open_rows
-from halfmask.errors import DataError, InputError, SchemaError
+from halfmask.errors import DataError, InputError, SchemaError, suggest
 from halfmask.schema import Schema
 from halfmask.table import CodedFeatures, Encoder
 from halfmask.types import Vector
@@ -65,6 +65,7 @@ class VerticalTable:
 
 
 LABELS = "the label file"
+ID_NEEDED = "Every file needs the column of ids, under one name."
 
 
 def party_schemas(schema: Schema) -> dict[str, Schema]:
@@ -95,6 +96,7 @@ def party_schemas(schema: Schema) -> dict[str, Schema]:
 
 def id_order(rows: FileRows, id_column: str, who: str) -> tuple[np.ndarray, list[Any]]:
     """The order of the ids, and the ids in that order."""
+    check_columns(rows, [id_column], advice=ID_NEEDED)
     ids = as_arrow(rows, [id_column]).column(id_column).to_pylist()
     order = row_order(ids, who)
     return order, [ids[index] for index in order]
@@ -143,7 +145,7 @@ def read_vertical_table(
     or dropped silently.
     """
     schemas = party_schemas(schema)
-    _same_parties(set(schemas), set(party_files))
+    _same_parties(set(schemas), set(party_files), "--party")
     parties = [
         read_columns(own, name, party_files[name], id_column) for name, own in schemas.items()
     ]
@@ -151,9 +153,11 @@ def read_vertical_table(
     for part in parties:
         _check_ids(ids, part.name, part.ids)
     test_labels = None
+    given = test_party_files or {}
+    if given and test_label_file is None:
+        raise InputError("--test-party needs the labels of its rows: pass --test-label FILE too.")
     if test_label_file is not None:
-        given = test_party_files or {}
-        _same_parties(set(schemas), set(given))
+        _same_parties(set(schemas), set(given), "--test-party")
         test_labels, test_ids = read_labels(schema, test_label_file, id_column)
         for place, part in enumerate(parties):
             assert part.encoder is not None
@@ -194,7 +198,7 @@ def party_label_codes(schema: Schema, frame: Any) -> np.ndarray:
     if schema.label.classes is None:
         assert schema.label.bounds is not None
         low, high = schema.label.bounds
-        values = numbers(frame, schema.label.name)
+        values = numbers(frame, schema.label.name, otherwise=CLASSES_OTHERWISE)
         if np.isnan(values).any():
             raise DataError(
                 f"Column {schema.label.name!r}: expected a number in every row: fill in what is "
@@ -212,7 +216,18 @@ def party_label_codes(schema: Schema, frame: Any) -> np.ndarray:
     return codes.astype(np.float64)
 
 
-def _same_parties(declared: set[str], given: set[str]) -> None:
+def check_party_names(option: str, given: Iterable[str], parties: Iterable[str]) -> None:
+    """Refuse what is given under a name that no party has: it would be left out silently."""
+    known = list(parties)
+    for name in given:
+        if name not in known:
+            raise InputError(
+                f"{option} names {name!r}, which is no party: {', '.join(known)}."
+                f"{suggest(name, known)}"
+            )
+
+
+def _same_parties(declared: set[str], given: set[str], option: str) -> None:
     if declared == given:
         return
     lacking, extra = sorted(declared - given), sorted(given - declared)
@@ -222,5 +237,5 @@ def _same_parties(declared: set[str], given: set[str]) -> None:
             [f"no file for {name!r}" for name in lacking]
             + [f"{name!r} is not in the schema" for name in extra]
         )
-        + ". Give --party NAME=FILE for each party that the schema names."
+        + f". Give {option} NAME=FILE for each party that the schema names."
     )

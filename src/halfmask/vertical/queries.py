@@ -26,7 +26,15 @@ from halfmask.accounting.ledger import locked, resolved
 from halfmask.data.frames import check_columns
 from halfmask.errors import DataError, InputError
 from halfmask.model import class_array
-from halfmask.model_folder import damaged, opened, read_arrays, read_json, rebuilt, without_objects
+from halfmask.model_folder import (
+    VERTICAL_FILE,
+    damaged,
+    opened,
+    read_arrays,
+    read_json,
+    rebuilt,
+    without_objects,
+)
 from halfmask.schema import Schema
 from halfmask.storage import write_durably
 from halfmask.table import Encoder, read_frame
@@ -42,7 +50,7 @@ from halfmask.vertical.channel import (
     word,
 )
 from halfmask.vertical.experts import Combination
-from halfmask.vertical.files import VerticalTable, features
+from halfmask.vertical.files import ID_NEEDED, VerticalTable, features
 from halfmask.vertical.party import id_hashes, row_order
 
 if TYPE_CHECKING:
@@ -52,7 +60,6 @@ StatementJson = Mapping[str, Any]
 """What `Statement.to_json` gives, or of a party without a guarantee a null epsilon and why."""
 
 PART, MODEL = "halfmask-vertical-part-1", "halfmask-vertical-1"
-MODEL_FILE = "vertical.json"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -191,20 +198,20 @@ class VerticalModel:
         told = {"format": MODEL, **vars(self), "classes": self.classes and list(self.classes)}
         told = {name: dict(v) if isinstance(v, Mapping) else v for name, v in told.items()}
         text = json.dumps(told, indent=2, allow_nan=False)
-        write_durably(folder / MODEL_FILE, text.encode())
+        write_durably(folder / VERTICAL_FILE, text.encode())
 
     @classmethod
     def load(cls, folder: Path) -> VerticalModel:
         """Read what `save` has written."""
-        if not (folder / MODEL_FILE).is_file():
+        if not (folder / VERTICAL_FILE).is_file():
             raise InputError(
                 f"There is no vertical model in {str(folder)!r}: pass the folder of "
                 "`vertical simulate --out`, or the run file of a run that has ended."
             )
-        told = read_json(folder / MODEL_FILE)
+        told = read_json(folder / VERTICAL_FILE)
         if not isinstance(told, dict) or told.pop("format", None) != MODEL:
-            damaged(f"{MODEL_FILE} does not describe a vertical model")
-        return rebuilt(lambda: _checked(cls, told), MODEL_FILE)
+            damaged(f"{VERTICAL_FILE} does not describe a vertical model")
+        return rebuilt(lambda: _checked(cls, told), VERTICAL_FILE)
 
 
 def _checked(kind: type[VerticalModel], told: dict[str, Any]) -> VerticalModel:
@@ -467,7 +474,7 @@ def read_ids(file: Path, column: str) -> list[Any]:
 
 def _with_ids(file: Path, column: str) -> tuple[Any, list[Any]]:
     frame = read_frame(file)
-    check_columns(frame, [column])
+    check_columns(frame, [column], advice=ID_NEEDED)
     return frame, frame.column(column).to_pylist()
 
 

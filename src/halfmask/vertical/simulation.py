@@ -38,7 +38,7 @@ from halfmask.vertical.experts import (
     train_experts,
 )
 from halfmask.vertical.fdml import FdmlConfig, FdmlParty, open_sgd_party, run_fdml
-from halfmask.vertical.files import VerticalTable
+from halfmask.vertical.files import VerticalTable, check_party_names
 from halfmask.vertical.party import Coordinator, HiddenLabels, check_hidable, hide_labels
 
 
@@ -53,6 +53,14 @@ class SimulationBudget(Budget):
     unsafe_seed: int | None = None
     ledgers: Mapping[str, BudgetLedger] = field(default_factory=dict)
     label_ledger: BudgetLedger | None = None
+
+    def of_parties(self, names: Sequence[str]) -> dict[str, Releaser]:
+        """What each party releases through; a ledger that is no party's is an error.
+
+        It would not be charged, although its owner gave it to be.
+        """
+        check_party_names("ledgers", self.ledgers, names)
+        return {name: self.of_party(name, index) for index, name in enumerate(names)}
 
     def of_party(self, name: str, index: int) -> Releaser:
         """What one party releases through: its own ledger, its own noise."""
@@ -136,7 +144,7 @@ def simulate_experts(
     config = config or ExpertsConfig()
     aggregate = config.combine == "aggregate"
     hidden = None if label_epsilon is None else _hidden(table, budget, label_epsilon)
-    releasers = {c.name: budget.of_party(c.name, i) for i, c in enumerate(table.columns)}
+    releasers = budget.of_parties([part.name for part in table.columns])
     parties = {
         part.name: open_expert(
             part,
@@ -204,7 +212,7 @@ def simulate_admm(
     """
     check_loss(config.loss, table.label_bounds, hidden=label_epsilon is not None)
     spent = budget or _NO_BUDGET
-    releasers = {c.name: spent.of_party(c.name, i) for i, c in enumerate(table.columns)}
+    releasers = spent.of_parties([part.name for part in table.columns])
     parties = {
         part.name: open_sharing_party(part, config, budget, releasers[part.name])
         for part in table.columns
@@ -238,7 +246,7 @@ def simulate_fdml(
     check_loss(config.loss, table.label_bounds)
     spent = budget or _NO_BUDGET
     draw = np.random.default_rng(config.start_seed)
-    releasers = {c.name: spent.of_party(c.name, i) for i, c in enumerate(table.columns)}
+    releasers = spent.of_parties([part.name for part in table.columns])
     parties = {
         part.name: open_sgd_party(
             part,
