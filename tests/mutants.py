@@ -495,7 +495,9 @@ def main() -> int:
     print(f"{len(pool)} mutants in all, {tried_in_all} tried", flush=True)
     sys.path.insert(0, str(SOURCE.parent))
     os.environ["PYTHONPATH"] = str(SOURCE.parent)
-    for heavy in ("pytest", "numpy", "scipy.stats", "scipy.fft", "pyarrow.compute", "hypothesis"):
+    # Loaded once, and not in every process of a test or a mutant: its seconds would count there.
+    for heavy in ("pytest", "numpy", "scipy.stats", "scipy.fft", "scipy.optimize", "hypothesis",
+                  "pyarrow.compute", "pyarrow.dataset", "pyarrow.pandas_compat", "pandas"):  # fmt: skip
         importlib.import_module(heavy)
     from hypothesis import HealthCheck, Phase, settings
 
