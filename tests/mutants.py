@@ -496,8 +496,18 @@ def main() -> int:
     sys.path.insert(0, str(SOURCE.parent))
     os.environ["PYTHONPATH"] = str(SOURCE.parent)
     # Loaded once, and not in every process of a test or a mutant: its seconds would count there.
-    for heavy in ("pytest", "numpy", "scipy.stats", "scipy.fft", "scipy.optimize", "hypothesis",
-                  "pyarrow.compute", "pyarrow.dataset", "pyarrow.pandas_compat", "pandas"):  # fmt: skip
+    for heavy in (
+        "pytest",
+        "numpy",
+        "scipy.stats",
+        "scipy.fft",
+        "scipy.optimize",
+        "hypothesis",
+        "pandas",
+        "pyarrow.compute",
+        "pyarrow.dataset",
+        "pyarrow.pandas_compat",
+    ):
         importlib.import_module(heavy)
     from hypothesis import HealthCheck, Phase, settings
 

@@ -62,8 +62,9 @@ def test_widths_and_names_of_a_coding() -> None:
     assert Scaled(low=0.0, high=1.0).width == 2
     assert Scaled(low=0.0, high=1.0).names("x") == ["x", "x=<missing>"]
     dated = Bins(edges=(86400.0,), unit="date").names("x")
-    assert "1970-01-02" in dated[0]
-    assert "1970-01-02" in dated[1]
+    assert dated == ["x=..1970-01-02", "x=1970-01-02..", "x=<missing>"]
+    timed = Bins(edges=(90061.5,), unit="date").names("x")
+    assert timed[0] == "x=..1970-01-02T01:01:01.5"
 
 
 def test_ends_of_bins_are_told_in_few_digits() -> None:
@@ -125,6 +126,7 @@ def test_a_grid_has_a_value_for_each_level_however_close_its_bounds(
     grid = declared_grid(number(bounds=bounds, bins=0))
     assert isinstance(grid, Grid)
     assert len(grid.values) == len(grid.edges) + 1 == grid.width - 1
+    assert all(bounds[0] < edge < bounds[1] for edge in grid.edges)
 
 
 def test_bins_of_the_schema_are_the_grid_with_middles_for_values() -> None:
@@ -167,6 +169,9 @@ def test_other_bounds_have_equal_parts_and_finer_ones_at_the_lower_end(
         assert has(low + distance * part)
     assert not has(high - 1.125 * part)
     assert not has(low + 8.5 * part)
+    # None finer than a 32nd of a part but the ends, nor eight to a doubling below a half.
+    assert not has(low + part / 64)
+    assert not has(low + 9 / 32 * part)
     # Ends have levels of their own.
     assert edges[0] == pytest.approx(low + 1e-9 * (high - low), rel=1e-12)
     assert edges[-1] == pytest.approx(high - 1e-9 * (high - low), rel=1e-12)
@@ -186,6 +191,8 @@ def test_bounds_on_both_sides_of_zero_are_finer_around_it() -> None:
     assert edges[own] == pytest.approx(161e-9)
     assert edges[own - 1] == pytest.approx(-161e-9)
     assert not np.isclose(edges, -100 + 1.125 * part, rtol=1e-12).any()
+    for distance in (1 / 32, 1 / 4, 1, 2):
+        assert np.isclose(edges, -100 + distance * part, rtol=1e-12).any()
 
 
 def test_a_public_number_keeps_its_distinct_values_with_their_means() -> None:
@@ -364,3 +371,119 @@ def test_searching_by_buckets_is_searching(spread: str) -> None:
     values = np.concatenate([edges, rng.normal(size=40_000), [-math.inf, math.inf]])
     found = encoding._Search(edges)(values)
     assert np.array_equal(found, np.searchsorted(edges, values, side="right"))
+
+
+@pytest.mark.parametrize(
+    ("edges", "told"),
+    [
+        # A bin of 0.5: a number may be off by 0.005, and by no more.
+        ((10.00495, 10.50495), (10.0, 10.5)),
+        ((10.0051, 10.5051), (10.01, 10.51)),
+        # A bin of 8: one digit is enough.
+        ((5.06, 13.06), (5.0, 13.0)),
+        # A lone one is off by a millionth at most.
+        ((1.0000009,), (1.0,)),
+        ((1.0000011,), (1.000001,)),
+        # Below a millionth of the largest it is zero, from there on it is not.
+        ((9e-7, 1.0), (0.0, 1.0)),
+        ((1e-6, 1.0), (1e-6, 1.0)),
+        ((1.5e-6, 1.0), (2e-6, 1.0)),
+    ],
+)
+def test_an_end_is_told_within_a_hundredth_of_its_bin(
+    edges: tuple[float, ...], told: tuple[float, ...]
+) -> None:
+    assert told_edges(edges) == told
+
+
+def test_a_range_narrower_than_two_is_scaled_too() -> None:
+    assert Scaled(low=0.0, high=1.0).scaled(np.array([0.0, 0.25, 1.0])).tolist() == [-1, -0.5, 1]
+    assert Scaled(low=2.0, high=2.5).scaled(np.array([2.125])).tolist() == [-0.5]
+
+
+@pytest.mark.parametrize("ends", [(-3.0, 5.0), (0.0, 0.5), (-1e-3, 1e-3), (7.0, 9.0)])
+def test_edges_that_are_evenly_spread_lie_in_buckets_of_their_own(
+    ends: tuple[float, float],
+) -> None:
+    """Four thousand edges, 4096 buckets: each value is compared with one edge."""
+    edges = np.linspace(*ends, 4_000)
+    search = encoding._Search(edges)
+    assert search._turns == 1
+    values = np.concatenate([edges, edges[1:] - 1e-9, [-1e9, 1e9]])
+    assert np.array_equal(search(values), np.searchsorted(edges, values, side="right"))
+
+
+def test_a_thousand_levels_are_learnt_and_a_hundred_and_twenty_eight_parts() -> None:
+    words = pa.chunked_array([[f"{n:04d}" for n in range(1_001)]])
+    assert len(encoding._frequent_levels(words)) == 1_000
+    grid = learnt_grid(number("public"), pa.table({"x": np.arange(129.0)}))
+    assert isinstance(grid, Grid)
+    assert len(grid.values) == 128
+    exact = learnt_grid(number("public"), pa.table({"x": np.arange(128.0)}))
+    assert isinstance(exact, Grid)
+    assert exact.values == tuple(range(128))
+
+
+def test_the_value_of_a_level_is_the_mean_of_its_numbers_however_many() -> None:
+    """More numbers than are added at a time, of which some are missing or infinite."""
+    values = np.tile([1.0, 2.0, 4.0, 8.0], 40_000)
+    values[3::4] += np.arange(40_000) % 2
+    table = pa.table({"x": np.concatenate([values, [math.nan, math.inf, -math.inf]])})
+    grid = learnt_grid(number("public", bins=4), table)
+    assert isinstance(grid, Grid)
+    assert grid.edges == (1.5, 3.0, 6.0)
+    assert grid.values == pytest.approx((1.0, 2.0, 4.0, 8.5), rel=1e-9)
+
+
+def test_what_is_declared_is_not_learnt_and_the_rest_is() -> None:
+    words = pa.table({"x": ["b", "a", "b"]})
+    open_column = Column("x", "public", "category")
+    assert learnt_both(open_column, words) == (Levels(levels=("a", "b")), Levels(levels=("a", "b")))
+    closed = Column("x", "public", "category", categories=("b", "c"))
+    assert learnt_both(closed, words) == (None, Levels(levels=("b", "c")))
+    truth = Column("x", "public", "bool")
+    assert learnt_both(truth, pa.table({"x": [True]})) == (None, Levels(levels=("false", "true")))
+    with pytest.raises(SchemaError, match="private"):
+        learnt_both(number(bounds=(0.0, 1.0)), pa.table({"x": [0.5]}))
+
+
+def test_rare_neighbours_are_one_value_and_frequent_ones_are_not() -> None:
+    """Ten thousand rare numbers after three frequent ones, in eight parts."""
+    heavy = np.repeat([1.0, 2.0, 3.0], 4_000)
+    values = np.concatenate([heavy, 10 + np.arange(10_000.0)])
+    edges = encoding._distinct_edges(values, 8)
+    assert edges[:3].tolist() == [1.5, 2.5, 6.5]
+    counts = np.diff(np.searchsorted(values, edges), prepend=0, append=len(values))
+    assert counts[:3].tolist() == [4_000] * 3
+    # The rare ones share five parts evenly, to a 4096th of all.
+    assert len(counts) == 8
+    assert np.abs(counts[3:] - 2_000).max() <= 2 * len(values) / 4096 + 1
+
+
+def test_a_frequent_value_among_rare_ones_keeps_a_part_of_its_own() -> None:
+    rare = np.arange(20_000.0)
+    values = np.sort(np.concatenate([rare, np.full(8_000, 12_345.0)]))
+    edges = encoding._distinct_edges(values, 5)
+    assert 12_344.5 in edges
+    assert 12_345.5 in edges
+
+
+@pytest.mark.parametrize(
+    ("counts", "most", "ends"),
+    [
+        # 3 of 10 in two parts is a part of its own (0.3·10/2 = 1.5), 1 of 10 is not.
+        ([3, 6, 1], 2, [0]),
+        ([1, 8, 1], 2, [1]),
+        # Exactly three tenths of a part are enough.
+        ([3, 20, 17, 0], 4, [0, 1, 2]),
+        # A place of exactly a part has its own.
+        ([2, 5, 3], 2, [0]),
+        # What is left is shared by the parts that are left.
+        ([6, 1, 1, 1, 1, 1, 1], 4, [0, 2, 4]),
+        ([1, 9, 1, 1, 1, 1], 4, [1, 3, 4]),
+    ],
+)
+def test_parts_end_where_a_heavy_place_begins(
+    counts: list[int], most: int, ends: list[int]
+) -> None:
+    assert even_parts(np.array(counts), most).tolist() == ends
