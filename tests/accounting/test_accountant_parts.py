@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.integrate import quad
 from scipy.stats import binom, norm
 
 from halfmask.accounting import accountant, calibrate
 from halfmask.accounting.accountant import Composition, Direction, LossDistribution
 from halfmask.accounting.budget import MARGIN, Budget, printed, printed_room, round_up
 from halfmask.accounting.events import (
+    Event,
     GaussianEvent,
     PoissonGaussianEvent,
     RandomisedResponseEvent,
+    check_relation,
     counted,
     covers,
+    event_from_json,
+    event_to_json,
     unsampled,
 )
-from halfmask.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
-from halfmask.errors import AccountingError
+from halfmask.accounting.gaussian import _end, gaussian_delta, gaussian_epsilon, gaussian_mu
+from halfmask.errors import AccountingError, InputError
 
 Floats = NDArray[np.float64]
 SIDES: tuple[Direction, ...] = ("remove", "add", "replace")
@@ -1105,3 +1110,228 @@ def test_a_grid_that_is_too_fine_is_made_coarser_a_few_times(
     with pytest.raises(AccountingError, match="spread too widely"):
         accountant._composed((), "replace", lambda made: made)  # type: ignore[arg-type,return-value]
     assert len(asked) == 4 + 8
+
+
+# --- The closed form, searches and events.
+
+
+@pytest.mark.parametrize(("mu", "at"), [(0.5, 4.0), (0.1, 0.9), (1.0, 7.0), (3.0, 30.0)])
+def test_far_in_the_tail_the_closed_form_is_the_integral(mu: float, at: float) -> None:
+    """∫ (φ(x − μ) − e^ε·φ(x)) over what is above zero: x > ε/μ + μ/2."""
+    start = at / mu + mu / 2
+
+    def gap(x: float) -> float:
+        return float(norm.pdf(x - mu) - math.exp(at) * norm.pdf(x))
+
+    exact, _ = quad(gap, start, start + 12, epsabs=0, epsrel=1e-11, limit=200)
+    assert gaussian_delta(mu, at) == pytest.approx(exact, rel=1e-8, abs=0)
+
+
+def test_where_no_digit_is_left_only_rounding_is_told() -> None:
+    assert 0 < gaussian_delta(1e-18, 0.0) < 1e-14
+
+
+@pytest.mark.parametrize("target", [1e-300, 1e-20, 1e-6, 0.3])
+@pytest.mark.parametrize("at", [1e-3, 0.7, 3.0, 50.0, 2e4])
+def test_ratio_and_epsilon_are_each_other_s_inverse(at: float, target: float) -> None:
+    mu = gaussian_mu(at, target)
+    assert gaussian_epsilon(mu, target) == pytest.approx(at, rel=1e-7)
+    assert gaussian_delta(mu, at) <= target
+
+
+def test_a_search_that_has_to_go_a_long_way_ends_at_its_point() -> None:
+    for point in (1e-9, 0.3, 1.0, 1.7, 1e9):
+        asked: list[float] = []
+
+        def excess(x: float, point: float = point, asked: list[float] = asked) -> float:
+            asked.append(x)
+            return point - x
+
+        assert _end(excess, towards=2.0) == pytest.approx(point, rel=1e-12)
+        assert len(asked) < 100
+        found = _end(lambda x, point=point: x - point, towards=0.5)  # type: ignore[misc]
+        assert found == pytest.approx(point, rel=1e-12)
+        assert found <= point
+    assert _end(lambda x: x, towards=0.5) == 0.0
+
+
+def test_a_search_ends_on_the_safe_side_of_a_jump() -> None:
+    up = _end(lambda x: 1.0 if x < 0.7 else -1.0, towards=2.0)
+    assert 0.7 <= up < 0.7 * (1 + 1e-9)
+    down = _end(lambda x: 1.0 if x > 0.7 else -1.0, towards=0.5)
+    assert 0.7 * (1 - 1e-9) < down <= 0.7
+
+
+def test_no_ratio_is_private_at_an_epsilon_that_rounding_hides() -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("halfmask.accounting.gaussian.gaussian_delta", lambda mu, _: float(mu > 0))
+        with pytest.raises(AccountingError, match="No noise gives"):
+            gaussian_mu(0.123456, 0.5)
+
+
+@pytest.mark.parametrize("relation", ["replace", "withhold"])
+def test_one_whole_batch_has_the_noise_of_one_release(relation: str) -> None:
+    budget = Budget(epsilon=1.5, delta=1e-6, relation=relation)  # type: ignore[arg-type]
+    factor = {"replace": 2.0, "withhold": 1.0}[relation]
+    found = calibrate.noise_multiplier(budget, rate=1.0, steps=1)
+    assert found == pytest.approx(factor / gaussian_mu(1.5, 1e-6), rel=1e-9)
+
+
+def test_what_is_spent_leaves_no_room_for_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = Budget(epsilon=1.0, delta=1e-6)
+    spent = [GaussianEvent(replace=1.0, withhold=1.0)]
+    with pytest.raises(AccountingError, match="is spent already"):
+        calibrate.noise_multiplier(budget, rate=0.1, steps=1, spent=spent)
+    # To the last digit: what is spent is the target itself.
+    monkeypatch.setattr(calibrate, "account", lambda events, **_: 1.0)
+    with pytest.raises(AccountingError, match="is spent already"):
+        calibrate.noise_multiplier(budget, rate=0.11, steps=1, spent=spent)
+    monkeypatch.setattr(calibrate, "account", lambda events, **_: 2.0 - (len(events) == 1) * 1.5)
+    monkeypatch.setattr(calibrate, "_guess", lambda *_: 1.0)
+    with pytest.raises(AccountingError, match="is all but spent"):
+        calibrate.noise_multiplier(budget, rate=0.12, steps=1, spent=spent)
+
+
+def looks(cost: Callable[[float], float], target: float, guess: float) -> list[float]:
+    """Where a search has looked, in order."""
+    asked: list[float] = []
+
+    def noted(noise: float) -> float:
+        asked.append(noise)
+        return cost(noise)
+
+    calibrate._falling_root(noted, target, guess, least=0.0)
+    return asked
+
+
+def test_a_search_takes_steps_of_five_percent_that_grow_up_to_a_hundredfold() -> None:
+    """A good guess costs a look or two; a bad one is left soon."""
+    steps = [1.05, 1.05**2, 1.05**4, 1.05**8, 1.05**16, 1.05**32, 1.05**64]
+    up = looks(lambda noise: 1.0 / noise, 1e-4, 1.0)
+    assert np.divide(up[1:8], up[:7]) == pytest.approx(steps, rel=1e-9)
+    wide = looks(lambda noise: 1.0 / noise, 1e-5, 1.0)
+    assert wide[8] / wide[7] == pytest.approx(100, rel=1e-9)
+    down = looks(lambda noise: 1.0 / noise, 1e4, 1.0)
+    assert down[0] / down[1] == pytest.approx(1.05, rel=1e-9)
+    assert np.divide(down[1:7], down[2:8]) == pytest.approx(steps[:6], rel=1e-9)
+    far = looks(lambda noise: 1.0 / noise, 9e5, 1.0)
+    assert far[8] / far[9] == pytest.approx(100, rel=1e-9)
+
+
+def test_a_search_looks_no_further_than_a_million_times_its_guess_or_a_millionth() -> None:
+    for guess in (1.0, 20.0):
+        beyond = looks(lambda noise: 9.0, 0.5, guess)
+        assert beyond[-1] <= 1e6 * guess
+        assert 100 * beyond[-1] > 1e6 * guess
+        found = calibrate._falling_root(
+            lambda noise, g=guess: 0.4 if noise >= 3e4 * g else 9.0, 0.5, guess, least=0.0
+        )
+        assert found == pytest.approx(3e4 * guess, rel=1e-6)
+    free = looks(lambda noise: 0.0, 0.5, 1.0)
+    assert free[-1] >= 1e-6
+    assert free[-1] / 100 < 1e-6
+
+
+def test_a_search_stays_two_percent_away_from_both_ends() -> None:
+    """Of the logarithms: one end has all but the cost that is wanted, and misleads the secant."""
+    low = looks(lambda noise: 0.5 if noise >= 1 else 1.0001, 1.0, 1.0)
+    assert low[2] / low[1] == pytest.approx(1.05**0.02, rel=1e-9)
+    high = looks(lambda noise: 1 - 6e-4 if noise >= 1 else 100.0, 1.0, 1.0)
+    assert high[2] / high[1] == pytest.approx(1.05**0.98, rel=1e-9)
+
+
+@pytest.mark.parametrize("power", [0.5, 2.0])
+def test_a_guess_that_is_not_quite_good_enough_is_improved(power: float) -> None:
+    """It costs 99.93% of the target, and 99.95% is asked for."""
+    guess = (0.5 * 0.9993) ** (-1 / power)
+    found = calibrate._falling_root(lambda noise: noise**-power, 0.5, guess, least=0.0)
+    assert found is not None
+    assert 0.5 * (1 - 5e-4) <= found**-power <= 0.5
+
+
+def test_where_all_is_spent_already_a_search_halves() -> None:
+    """The cost of a further step is what is above `least`: no power of the noise tells it."""
+    asked: list[float] = []
+
+    def cost(noise: float) -> float:
+        asked.append(noise)
+        return 0.9 if noise >= 1 else 2.0
+
+    calibrate._falling_root(cost, 1.0, 1.0, least=0.9)
+    assert asked[2] == pytest.approx(math.sqrt(1 / 1.05), rel=1e-12)
+
+
+def test_the_most_whole_batches_are_the_most_for_every_noise() -> None:
+    budget = Budget(epsilon=1.0, delta=1e-6)
+    mu = gaussian_mu(1.0, 1e-6)
+    for exact in (0.9, 1.5, 2.5, 3.5, 5.5, 6.5, 7.5, 9.5, 12.5, 17.5, 23.5, 41.5, 77.5):
+        noise = 2 * math.sqrt(exact) / mu
+        found = calibrate.most_steps(budget, rate=1.0, noise_multiplier=noise)
+        assert found == math.floor(exact)
+
+
+def test_more_steps_than_are_looked_for_are_named() -> None:
+    budget = Budget(epsilon=1.0, delta=1e-6)
+    with pytest.raises(AccountingError, match="More than 10 steps fit"):
+        calibrate.most_steps(budget, rate=1.0, noise_multiplier=1e3, limit=10)
+    # 1, 2, 8, 32 are looked at: 8 is where the limit is met.
+    with pytest.raises(AccountingError, match="More than 8 steps fit"):
+        calibrate.most_steps(budget, rate=1.0, noise_multiplier=1e3, limit=8)
+
+
+def test_counts_between_two_ends_are_powers_and_keep_a_distance() -> None:
+    # Few counts: the middle of the logarithms.
+    assert calibrate._between(100, 103, 1.0, 2.0, 1.999) == 101
+    assert calibrate._between(100, 104, 1.0, 2.0, 1.999) == 102
+    # Two percent of the logarithms away from either end.
+    assert calibrate._between(1, 1_000, 1.0, 2.0, 1.999999) == round(1_000**0.98)
+    assert calibrate._between(1_000, 10**6, 1.0, 2.0, 1.000001) == round(1_000**1.02)
+
+
+def test_a_relation_is_one_of_two() -> None:
+    assert [check_relation(name) for name in ("replace", "withhold")] == ["replace", "withhold"]
+    with pytest.raises(InputError, match="Unknown relation 'label'"):
+        check_relation("label")
+
+
+def test_ratios_end_at_ten_to_the_hundred() -> None:
+    GaussianEvent(replace=1e100, withhold=0.0)
+    sampled(1e100, 0.5, 1)
+    RandomisedResponseEvent(epsilon=1e100, categories=2)
+    for make in (
+        lambda: GaussianEvent(replace=1.5e100, withhold=0.0),
+        lambda: sampled(1.5e100, 0.5, 1),
+        lambda: sampled(0.7e-100, 0.5, 1),
+        lambda: RandomisedResponseEvent(epsilon=1.5e100, categories=2),
+    ):
+        with pytest.raises(AccountingError, match="Expected"):
+            make()
+
+
+def test_nothing_is_covered_by_nothing() -> None:
+    nothing = [
+        GaussianEvent(replace=1.0, withhold=1.0, count=0),
+        sampled(1.0, 0.5, 0),
+        RandomisedResponseEvent(epsilon=1.0, categories=2, count=0),
+    ]
+    for event in nothing:
+        assert covers([], [event])
+    assert not covers([], [GaussianEvent(replace=0.0, withhold=1e-9)])
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        GaussianEvent(replace=0.5, withhold=0.25, count=3),
+        PoissonGaussianEvent(noise_multiplier=2.0, rate=0.1),
+        RandomisedResponseEvent(epsilon=1.0, categories=4),
+    ],
+)
+def test_events_survive_json_and_unknown_ones_are_named(event: Event) -> None:
+    stored = event_to_json(event)
+    assert event_from_json(stored) == event
+    assert stored.get("steps", 1) == 1
+    with pytest.raises(AccountingError, match="Unknown event kind 'laplace'"):
+        event_from_json({**stored, "kind": "laplace"})
+    with pytest.raises(AccountingError, match="unexpected fields"):
+        event_from_json({**stored, "colour": "red"})
