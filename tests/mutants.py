@@ -53,8 +53,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "vertical/test_share_parts.py": ("vertical/admm_party.py",),
     "vertical/test_sensitivity.py": ("vertical/admm_party.py",),
     "methods/test_move_bounds.py": (
-        "methods/gd.py", "methods/additive_descent.py", "methods/additive_classes.py",
-        "methods/smooth_codes.py", "methods/label_span.py", "methods/moments.py"),
+        "methods/gd.py", "methods/additive.py", "methods/additive_descent.py",
+        "methods/additive_classes.py", "methods/smooth_codes.py", "methods/label_span.py",
+        "methods/moments.py"),
     "methods/test_moment_sensitivity.py": ("methods/moments.py",),
     "accounting/test_ledger_tampering.py": _LEDGER,
     "accounting/test_ledger.py": _LEDGER,

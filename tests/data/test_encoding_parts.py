@@ -250,6 +250,8 @@ def test_a_public_number_learns_quantiles_above_its_least_value() -> None:
     values = np.sort(np.concatenate([np.zeros(50), np.arange(1.0, 51.0)]))
     found = encoding._learnt_range(number("public", bins=4), values)
     assert found == Bins(edges=(1.0, 26.0))
+    even = encoding._learnt_range(number("public", bins=4), np.arange(100.0))
+    assert even == Bins(edges=(25.0, 50.0, 75.0))
     assert encoding._learnt_range(number("public", bins=4), np.array([])) == Bins(edges=())
     empty = encoding._learnt_range(number("public", bins=0), np.array([]))
     assert empty == Scaled(low=0.0, high=0.0)
@@ -279,6 +281,7 @@ def test_codings_survive_json(coding: Any) -> None:
     "grid",
     [
         Grid(edges=(1.0, 2.5), values=(0.0, 2.0, 3.0)),
+        Grid(edges=(1.0, 1.5), values=(0.0, 1.25, 2.0)),
         Grid(edges=(), values=(0.0,), unit="date"),
         Levels(levels=("a",)),
     ],
@@ -316,6 +319,9 @@ def test_the_same_text_wins_and_what_equals_two_levels_is_neither() -> None:
     assert same_levels(("2.5", "2.50"))
     assert same_levels(("1", "true"))
     assert not same_levels(("1", "2", "x"))
+    assert not same_levels(("x", "y"))
+    assert same_levels(("2.5", "2.50", "3"))
+    assert same_levels(("1", "true", "5"))
 
 
 def test_the_most_frequent_levels_are_kept_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,3 +493,23 @@ def test_parts_end_where_a_heavy_place_begins(
     counts: list[int], most: int, ends: list[int]
 ) -> None:
     assert even_parts(np.array(counts), most).tolist() == ends
+
+
+def test_rare_values_are_counted_in_four_thousand_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours that are rare together are one: parts are found in a time that does not grow."""
+    seen: list[np.ndarray] = []
+    usual = encoding.even_parts
+
+    def noted(counts: np.ndarray, most: int) -> np.ndarray:
+        seen.append(counts)
+        return usual(counts, most)
+
+    monkeypatch.setattr(encoding, "even_parts", noted)
+    values = np.sort(np.concatenate([np.arange(20_000.0), np.full(480, 7_000.0)]))
+    encoding._distinct_edges(values, 10)
+    (counts,) = seen
+    assert counts.sum() == len(values)
+    assert 4_000 <= len(counts) <= 4_100
+    # 20,480 values in 4096 groups are five each; a frequent one is a group of its own.
+    assert np.median(counts) == 5
+    assert counts.max() == 481
