@@ -26,7 +26,7 @@ from halfmask.accounting.events import (
     event_to_json,
     unsampled,
 )
-from halfmask.accounting.gaussian import _end, gaussian_delta, gaussian_epsilon, gaussian_mu
+from halfmask.accounting.gaussian import _made_safe, gaussian_delta, gaussian_epsilon, gaussian_mu
 from halfmask.errors import AccountingError, InputError
 
 Floats = NDArray[np.float64]
@@ -858,7 +858,7 @@ def test_epsilon_begins_with_the_first_bin_of_the_window(monkeypatch: pytest.Mon
 def test_epsilon_is_chernoffs_where_the_window_lies_above_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = with_tail(monkeypatch, [100.0, 101.0], [0.5, 0.5])
+    made = with_tail(monkeypatch, [100.0, 101.0], [0.5, 0.05])
     assert made.epsilon(0.1) == made._chernoff(math.log(0.1))[0] < 100
 
 
@@ -1139,27 +1139,12 @@ def test_ratio_and_epsilon_are_each_other_s_inverse(at: float, target: float) ->
     assert gaussian_delta(mu, at) <= target
 
 
-def test_a_search_that_has_to_go_a_long_way_ends_at_its_point() -> None:
-    for point in (1e-9, 0.3, 1.0, 1.7, 1e9):
-        asked: list[float] = []
-
-        def excess(x: float, point: float = point, asked: list[float] = asked) -> float:
-            asked.append(x)
-            return point - x
-
-        assert _end(excess, towards=2.0) == pytest.approx(point, rel=1e-12)
-        assert len(asked) < 100
-        found = _end(lambda x, point=point: x - point, towards=0.5)  # type: ignore[misc]
-        assert found == pytest.approx(point, rel=1e-12)
-        assert found <= point
-    assert _end(lambda x: x, towards=0.5) == 0.0
-
-
-def test_a_search_ends_on_the_safe_side_of_a_jump() -> None:
-    up = _end(lambda x: 1.0 if x < 0.7 else -1.0, towards=2.0)
-    assert 0.7 <= up < 0.7 * (1 + 1e-9)
-    down = _end(lambda x: 1.0 if x > 0.7 else -1.0, towards=0.5)
-    assert 0.7 * (1 - 1e-9) < down <= 0.7
+def test_what_is_not_quite_safe_is_moved_until_it_is() -> None:
+    up = _made_safe(0.7 * (1 - 1e-12), lambda x: 0.7 - x, upwards=1)
+    assert 0.7 <= up <= 0.7 * (1 + 2e-12)
+    down = _made_safe(0.7 * (1 + 1e-12), lambda x: x - 0.7, upwards=-1)
+    assert 0.7 * (1 - 2e-12) <= down <= 0.7
+    assert _made_safe(0.7, lambda x: 0.7 - x, upwards=1) == 0.7
 
 
 def test_no_ratio_is_private_at_an_epsilon_that_rounding_hides() -> None:
@@ -1335,3 +1320,40 @@ def test_events_survive_json_and_unknown_ones_are_named(event: Event) -> None:
         event_from_json({**stored, "kind": "laplace"})
     with pytest.raises(AccountingError, match="unexpected fields"):
         event_from_json({**stored, "colour": "red"})
+
+
+def test_a_crossing_whose_digits_vanish_is_the_start_of_its_cell() -> None:
+    """e^-800 is no double: the caller steps on from there."""
+    losses, chances = np.array([0.0, 800.0, 1600.0]), np.array([0.2, 0.3, 0.5])
+    assert accountant._crossing(losses, chances, 0.4, 0.0) == 800.0
+
+
+def test_a_crossing_is_looked_for_from_the_first_loss_on() -> None:
+    losses = 0.5 + 0.1 * np.arange(20)
+    chances = np.full(20, 0.05)
+    target = float(chances @ np.maximum(-np.expm1(0.53 - losses), 0))
+    assert accountant._crossing(losses, chances, target, 0.0) == pytest.approx(0.53, abs=1e-9)
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_answers_and_sampled_steps_are_also_told_apart_at_less_than_delta_in_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deltas: list[float] = []
+
+    class Found:
+        def __init__(self, parts: int) -> None:
+            self.answer = 100.0 if parts > 1 else 0.25
+
+        def epsilon(self, delta: float) -> float:
+            if self.answer < 1:
+                deltas.append(delta)
+            return self.answer
+
+    monkeypatch.setattr(
+        accountant, "_composed", lambda merged, relation, answer: answer(Found(len(merged)))
+    )
+    events = [RandomisedResponseEvent(epsilon=0.5, categories=2), sampled(1.0, 0.25, 9)]
+    assert accountant.epsilon(events, delta=1e-7, relation="replace") == 0.5
+    assert deltas[0] == deltas[1] == pytest.approx(0.5e-7, rel=1e-12)
+    assert math.fsum(deltas) < 1e-7

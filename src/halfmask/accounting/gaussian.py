@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from halfmask.accounting.events import check_delta, check_epsilon
 from halfmask.errors import AccountingError
@@ -51,7 +51,16 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         raise AccountingError(f"Expected a finite sensitivity-to-noise ratio >= 0, got {mu}.")
     if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
-    return _end(lambda epsilon: gaussian_delta(mu, epsilon) - delta, towards=2.0)
+    # Φ(μ/2 − ε/μ) <= δ at this ε, so the root lies below it.
+    high = mu * (mu / 2 - float(ndtri(delta))) + 1e-12
+    while gaussian_delta(mu, high) > delta:
+        high *= 1 + 1e-6
+
+    def excess(epsilon: float) -> float:
+        return gaussian_delta(mu, epsilon) - delta
+
+    root = brentq(excess, 0.0, high, xtol=1e-14, rtol=1e-14)
+    return _made_safe(max(root, 1e-300), excess, upwards=1)
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -63,27 +72,24 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _largest_mu(epsilon: float, delta: float) -> float:
-    mu = _end(lambda mu: gaussian_delta(mu, epsilon) - delta, towards=0.5)
-    if not mu:
-        raise AccountingError(f"No noise gives epsilon={epsilon} at delta={delta}.")
-    return mu
+    high = 1.0
+    while gaussian_delta(high, epsilon) <= delta:
+        high *= 2
+    low = high
+    while gaussian_delta(low, epsilon) > delta:
+        low /= 2
+        if low < 1e-300:
+            raise AccountingError(f"No noise gives epsilon={epsilon} at delta={delta}.")
+
+    def excess(mu: float) -> float:
+        return gaussian_delta(mu, epsilon) - delta
+
+    return _made_safe(brentq(excess, low, high, xtol=1e-300, rtol=1e-13), excess, upwards=-1)
 
 
-def _end(excess: Callable[[float], float], *, towards: float) -> float:
-    """The point at which `excess` stops being positive, by doubling or halving; not before it.
-
-    `towards` is 2 or ½: beyond the point in that direction nothing is in excess.
-    """
-    safe = 1.0
-    while excess(safe) > 0:
-        safe *= towards
-    if safe == 0:
-        return 0.0
-    above = safe
-    while excess(above) <= 0:
-        safe, above = above, above / towards
-    root: float = brentq(excess, above, safe, xtol=1e-300, rtol=1e-13)
+def _made_safe(root: float, excess: Callable[[float], float], *, upwards: int) -> float:
+    """`root` moved by steps that double, up (1) or down (-1), until nothing is in excess."""
     step = 1e-15
     while excess(root) > 0:
-        root, step = root + (safe - root) * step, 2 * step
+        root, step = root * (1 + upwards * step), 2 * step
     return root
