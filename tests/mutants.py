@@ -99,7 +99,7 @@ SENSITIVITY: dict[str, tuple[str, ...]] = {
 """The parts of a file that bound how far a release moves, where a file has others too."""
 QUICK = 1.5
 """Seconds of a core: tests that take longer on sound code are left out."""
-ENOUGH = 6.0
+ENOUGH = 10.0
 """Seconds of a core that sound code takes for a file's tests of one mutant: others are left out."""
 EXAMPLES = 10
 """Examples of a property, at most; the same ones for every mutant."""

@@ -1357,3 +1357,63 @@ def test_answers_and_sampled_steps_are_also_told_apart_at_less_than_delta_in_all
     assert accountant.epsilon(events, delta=1e-7, relation="replace") == 0.5
     assert deltas[0] == deltas[1] == pytest.approx(0.5e-7, rel=1e-12)
     assert math.fsum(deltas) < 1e-7
+
+
+def test_a_cost_of_just_the_target_fits() -> None:
+    def found(guess: float) -> float | None:
+        return calibrate._falling_root(lambda noise: 1 / noise, 0.5, guess, least=0.0)
+
+    # The guess itself, and the first look below it (2.1/1.05).
+    assert found(2.0) == found(2.1) == 2.0
+
+    def stairs(noise: float) -> float:
+        return 0.5 if noise >= 1 else 1.0 if noise >= 0.97 else 2.0
+
+    between = calibrate._falling_root(stairs, 1.0, 1.0, least=0.0)
+    assert between is not None
+    assert stairs(between) == 1.0
+
+
+def test_a_search_for_a_jump_ends_at_the_ninth_digit() -> None:
+    """By halves: five percent are a billionth after 26 of them."""
+    asked: list[float] = []
+
+    def jump(noise: float) -> float:
+        asked.append(noise)
+        return 0.4 if noise >= 1.03 else 9.0
+
+    found = calibrate._falling_root(jump, 0.5, 1.0, least=0.4)
+    assert found == pytest.approx(1.03, rel=1e-9)
+    assert len(asked) == 3 + 26
+
+
+def test_noise_that_costs_just_the_target_is_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "account", lambda events, **_: 1.0)
+    found = calibrate._least_noise.__wrapped__(
+        Budget(epsilon=1.0, delta=1e-6), 1.0, 4, "general", ()
+    )
+    assert found == 2.0 * 2.0 / gaussian_mu(1.0, 1e-6)
+
+
+def test_steps_that_cost_just_the_target_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a step costs one, as many fit as epsilon says."""
+    asked: list[int] = []
+
+    def account(events: list[PoissonGaussianEvent], **_: object) -> float:
+        asked.append(events[0].steps)
+        return float(events[0].steps)
+
+    monkeypatch.setattr(calibrate, "account", account)
+    for most in range(1, 41):
+        asked.clear()
+        budget = Budget(epsilon=float(most), delta=1e-6)
+        assert calibrate.most_steps(budget, rate=0.5, noise_multiplier=1.0) == most
+        assert len(asked) < 12
+    assert asked[:4] == [1, 2, 8, 32]
+    assert (
+        calibrate.most_steps(Budget(epsilon=0.9, delta=1e-6), rate=0.5, noise_multiplier=1.0) == 0
+    )
+    with pytest.raises(AccountingError, match="More than 8 steps"):
+        calibrate.most_steps(
+            Budget(epsilon=8.5, delta=1e-6), rate=0.5, noise_multiplier=1.0, limit=8
+        )
