@@ -513,3 +513,17 @@ def test_rare_values_are_counted_in_four_thousand_groups(monkeypatch: pytest.Mon
     # 20,480 values in 4096 groups are five each; a frequent one is a group of its own.
     assert np.median(counts) == 5
     assert counts.max() == 481
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_scaled_number_is_within_one_whatever_its_range(seed: int) -> None:
+    """Ranges of all sizes, down to those of a few of the smallest doubles."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.choice([1e-323, 1e-310, 1e-300, 1e-9, 1.0, 1e9, 1e308], 2)
+    low, high = np.sort(rng.uniform(-1, 1, 2) * sizes)
+    inside = rng.uniform(0, 1, 2_000) * (high / 2 - low / 2) * 2 + low
+    values = np.concatenate([[low, high, -math.inf, math.inf, 0.0], inside])
+    scaled = Scaled(low=float(low), high=float(high)).scaled(values)
+    assert np.abs(scaled).max() <= 1
+    if high > low:
+        assert np.abs(scaled[:2]).tolist() in ([1.0, 1.0], [0.0, 0.0])

@@ -393,7 +393,8 @@ def _reach(noise: float, rate: float, direction: Direction) -> float:
 
 def loss_moments(noise: float, rate: float, direction: Direction) -> tuple[float, float]:
     """Standard deviation and largest size of the loss of one sampled release."""
-    x = np.linspace(-1 - 13 * noise, 1 + 13 * noise, 8_001)
+    top = 1 + 13 * noise
+    x = np.linspace(-top, top, 8_001)
     log_base = -(x**2) / (2 * noise**2)
     with_row = _log_mixture(x, noise, rate)
     log_density = log_base if direction == "add" else log_base + with_row

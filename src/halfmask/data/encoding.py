@@ -127,8 +127,9 @@ class Scaled:
         if not half > 0:
             return np.zeros(len(values))
         inside = np.clip(values, self.low, self.high)
+        # Within [0, 1]: rounding never swaps two numbers, and `half` is that of the upper end.
         share = (inside / 2 - self.low / 2) / half
-        return np.where(np.isnan(values), 0.0, np.clip(share * 2 - 1, -1.0, 1.0))
+        return np.where(np.isnan(values), 0.0, share * 2 - 1)
 
     def unscaled(self, numbers: np.ndarray) -> np.ndarray:
         """Values that `scaled` brings near these numbers; NaN stays NaN, for a missing one."""
