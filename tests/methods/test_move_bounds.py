@@ -56,6 +56,9 @@ def test_sums_of_whole_gradients_and_of_fixed_slopes():
 def test_copies_of_the_labels_of_a_unit_move_by_the_root_of_their_number():
     rows = SimpleNamespace(loss=Logistic(), rows_per_unit=9)
     assert label_sensitivity(rows) == Sensitivity(replace=3.0, withhold=1.5)
+    # Numbers lie in [-1, 1]: two of them are two apart, and one of them one from nothing.
+    rows = SimpleNamespace(loss=Squared(), rows_per_unit=9)
+    assert label_sensitivity(rows) == Sensitivity(replace=6.0, withhold=3.0)
 
 
 def moves(bounds=PLAIN, loss=None, clip=0.5, relation="replace"):
@@ -169,7 +172,7 @@ def test_declared_norms_and_signs_are_enforced():
     assert gd._bounded(near, 1.0, False) is near
     assert gd._bounded(np.array([[1 + 1e-8, 0.0]]), 1.0, False)[0, 0] <= 1.0
     assert gd._bounded(np.array([[1 + 8e-10, 0.0]]), 1.0, False)[0, 0] <= 1.0
-    assert np.allclose(gd._bounded(rows, 2.0, True), [[1.2, 1.6], [0.3, 0.4]])
+    assert np.allclose(gd._bounded(rows, 4.0, True), [[2.4, 3.2], [0.3, 0.4]])
     # What is within its bounds is not copied, zeros among it.
     zero = np.array([[0.0, 0.4]])
     assert gd._bounded(zero, 5.0, True) is zero
