@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halfmask.accounting import ledger as ledger_file
 from halfmask.accounting.accountant import epsilon as account
 from halfmask.accounting.events import (
     GaussianEvent,
@@ -19,15 +22,18 @@ from halfmask.accounting.events import (
     RandomisedResponseEvent,
     covers,
 )
-from halfmask.accounting.gaussian import gaussian_mu
+from halfmask.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from halfmask.accounting.ledger import (
     Ledger,
     MemoryLedger,
     creation_unfinished,
+    head_path,
+    left_unfinished,
     parse_chain,
     parse_head,
 )
 from halfmask.errors import AccountingError, BudgetExceededError, InputError, LedgerError
+from halfmask.storage import json_text, write_durably, write_text
 from ledgers import SMALL, charged
 
 OLD_LEDGER = b"".join(
@@ -323,3 +329,163 @@ def test_a_ledger_without_charges_may_have_lost_its_head_which_is_written_again(
     head.unlink()
     Ledger.open(ledger.path).charge([SMALL], "first")
     assert [entry.seq for entry in Ledger.open(ledger.path).entries()] == [1]
+
+
+OTHER = GaussianEvent(replace=0.05, withhold=0.04)
+
+
+def test_a_charge_that_is_taken_back_counts_no_more(ledger: Ledger) -> None:
+    first = ledger.charge([SMALL], "first", seeded=True)
+    second = ledger.charge([OTHER], "second")
+    assert ledger.charged_here == {first, second}
+    ledger.refund(first)
+    again = Ledger.open(ledger.path)
+    for book in (ledger, again):
+        assert book.events() == (OTHER,)
+        assert [entry.seq for entry in book.entries()] == [second]
+        assert book.verify().refunded == {first}
+    assert ledger.charged_here == {second}
+    # The line says which charge it takes back, and that its noise was seeded.
+    last = again.verify().entries[-1]
+    assert (last.refunds, last.seeded, last.events) == (first, True, ())
+    for gone in (first, 3, 9):
+        with pytest.raises(AccountingError, match="no charge"):
+            ledger.refund(gone)
+    assert ledger.events() == (OTHER,)
+
+
+def test_a_charge_in_memory_that_is_taken_back_counts_no_more() -> None:
+    book = MemoryLedger(epsilon=1.0, delta=1e-6)
+    first = book.charge([SMALL], "first", run="one")
+    second = book.charge([OTHER], "second", run="two")
+    book.refund(first)
+    assert book.events() == (OTHER,)
+    with pytest.raises(AccountingError, match="not made for a run"):
+        book.begin_part(first, [SMALL], "all of it")
+    book.begin_part(second, [OTHER], "all of it")
+    assert book.charge([SMALL], "third") == 3
+
+
+def test_ctrl_c_after_the_line_was_written_takes_it_back(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    armed: list[bool] = []
+    write, close = Ledger._write, os.close
+
+    def written(self: Ledger, *args: object, **marks: object) -> int:
+        number = write(self, *args, **marks)  # type: ignore[arg-type]
+        if not armed:
+            armed.append(True)
+        return number
+
+    def closed(fd: int) -> None:
+        close(fd)
+        if armed == [True]:
+            armed.append(False)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Ledger, "_write", written)
+    monkeypatch.setattr(os, "close", closed)
+    with pytest.raises(KeyboardInterrupt):
+        ledger.charge([SMALL], "interrupted")
+    monkeypatch.undo()
+    assert ledger.events() == ()
+    assert Ledger.open(ledger.path).verify().refunded == {1}
+
+
+def test_ctrl_c_before_the_line_was_written_leaves_no_trace(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupts(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ledger_file, "append", interrupts)
+    before = ledger.path.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        ledger.charge([SMALL], "interrupted at once")
+    assert ledger.path.read_bytes() == before
+    assert ledger.verify().entries == ()
+
+
+def test_an_interrupted_creation_has_less_than_a_header_and_no_head(tmp_path: Path) -> None:
+    path = tmp_path / "new.jsonl"
+    for left in (b"", b'{"kind":"hea', b'{"kind":"header",' + b" " * 3000):
+        path.write_bytes(left)
+        assert left_unfinished(path)
+        head_path(path).write_bytes(b"")
+        assert not left_unfinished(path)
+        head_path(path).unlink()
+    for other in (b"x", b'"kind":"hea', b'{"kind":"header",\n'):
+        path.write_bytes(other)
+        assert not left_unfinished(path)
+
+
+def test_whoever_was_slower_opens_what_the_other_has_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, create = tmp_path / "shared.jsonl", Ledger.create
+
+    def too_late(*args: object, **budget: object) -> Ledger:
+        if makes:
+            create(path, epsilon=1.0, delta=1e-6)
+        raise LedgerError("somebody else was faster, or the disk is full")
+
+    monkeypatch.setattr(Ledger, "create", too_late)
+    makes = False
+    with pytest.raises(LedgerError, match="disk is full"):
+        Ledger.open_or_create(path, epsilon=1.0, delta=1e-6)
+    path.write_bytes(b'{"kind":"hea')
+    with pytest.raises(LedgerError, match="disk is full"):
+        Ledger.open_or_create(path, epsilon=1.0, delta=1e-6)
+    path.unlink()
+    makes = True
+    assert Ledger.open_or_create(path, epsilon=1.0, delta=1e-6).epsilon == 1.0
+
+
+@pytest.mark.parametrize(("beyond", "fits"), [(0.0, True), (1e-9, True), (1.5e-9, False)])
+def test_a_billionth_beyond_the_budget_is_rounding_and_more_is_not(
+    beyond: float, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = MemoryLedger(epsilon=2.0, delta=1e-6)
+    monkeypatch.setattr(ledger_file, "_composed", lambda *_: 2.0 * (1 + beyond))
+    if fits:
+        assert book.charge([SMALL], "a") == 1
+    else:
+        with pytest.raises(BudgetExceededError):
+            book.charge([SMALL], "a")
+
+
+@pytest.mark.parametrize("relation", ["replace", "withhold"])
+def test_what_is_left_of_gaussians_is_what_is_left_of_their_squares(relation: str) -> None:
+    book = MemoryLedger(epsilon=1.0, delta=1e-6, relation=relation)  # type: ignore[arg-type]
+    book.charge([GaussianEvent(replace=0.1, withhold=0.15)], "a")
+    mu = {"replace": 0.1, "withhold": 0.15}[relation]
+    left = math.sqrt(gaussian_mu(1.0, 1e-6) ** 2 - mu**2)
+    # A millionth below, so that a training of just this epsilon is not refused.
+    assert book.room() == pytest.approx(gaussian_epsilon(left * (1 - 1e-6), 1e-6), rel=1e-8)
+
+
+def test_nothing_is_left_where_the_squares_are_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = MemoryLedger(epsilon=1.0, delta=1e-6)
+    book.charge([SMALL], "a")
+    monkeypatch.setattr("halfmask.accounting.gaussian.gaussian_mu", lambda *_: 1.0)
+    assert book.room() == 0.0
+
+
+def test_files_are_written_whole_and_read_by_their_owner_alone(tmp_path: Path) -> None:
+    secret, words = tmp_path / "key", tmp_path / "words.txt"
+    write_durably(secret, b"content")
+    assert secret.read_bytes() == b"content"
+    assert secret.stat().st_mode & 0o777 == 0o600
+    write_text(words, "ü")
+    assert words.read_text(encoding="utf-8") == "ü"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["key", "words.txt"]
+    with pytest.raises(UnicodeEncodeError):
+        write_text(words, "\ud800")
+    assert words.read_text(encoding="utf-8") == "ü"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_json_for_people_has_a_line_per_value_and_only_finite_numbers() -> None:
+    made = json_text({"a": (1, math.nan, None), "b": np.float64(0.5)})
+    assert made == '{\n  "a": [\n    1,\n    null,\n    null\n  ],\n  "b": 0.5\n}'

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import math
 import os
 from pathlib import Path
 
@@ -13,10 +15,13 @@ from halfmask.accounting.ledger import (
     Head,
     Ledger,
     MemoryLedger,
+    _is_at,
     _sealed,
     entry_line,
     head_path,
     header_line,
+    left_unfinished,
+    locked,
     parse_chain,
     parse_entry,
     parse_header,
@@ -179,6 +184,7 @@ def header_with(**changed: object) -> bytes:
     "changed",
     [
         {"epsilon": 0}, {"epsilon": -1.0}, {"epsilon": 10**400}, {"epsilon": True},
+        {"epsilon": 1e300}, {"epsilon": 1.5e300},
         {"epsilon": "1"}, {"delta": 0}, {"delta": 1}, {"delta": 1.5}, {"delta": None},
         {"relation": "other"}, {"created": 3}, {"version": 0},
     ],
@@ -225,3 +231,122 @@ def test_a_ledger_in_memory_is_not_charged_by_a_child() -> None:
     book._process += 1
     with pytest.raises(LedgerError, match="another process"):
         book.charge([SMALL], "in a child")
+
+
+def test_a_sealed_line_of_another_kind_is_no_header() -> None:
+    fields = json.loads(header_line(Budget(epsilon=1.0, delta=1e-6), created="now"))
+    fields.pop("hash")
+    assert len(fields["id"]) == 32  # 128 random bits: no two ledgers have lines in common
+    moved = {**{name: fields[name] for name in fields if name != "kind"}, "kind": "header"}
+    with pytest.raises(LedgerError, match="no ledger header"):
+        parse_header(_sealed(moved), "book")
+
+
+@pytest.mark.parametrize("name", ["part_of", "refunds"])
+def test_a_line_speaks_of_a_charge_that_comes_before_it(name: str) -> None:
+    head = Head(count=2, hash="a" * 64)
+    how = {"head": head, "time": "now", "what": "release", "events": ()}
+    for earlier in (1, 2):
+        assert (
+            getattr(parse_entry(entry_line(**how, **{name: earlier}), head, "book"), name)
+            == earlier
+        )  # type: ignore[arg-type]
+    for wrong in (0, -1, 3, "1", True, 1.0, [1]):
+        with pytest.raises(LedgerError, match="does not come before it"):
+            parse_entry(entry_line(**how, **{name: wrong}), head, "book")  # type: ignore[arg-type]
+
+
+def test_a_run_has_a_name_and_seeded_noise_a_mark() -> None:
+    head = Head(count=0, hash="a" * 64)
+    how = {"head": head, "time": "now", "what": "release", "events": (SMALL,)}
+    plain = parse_entry(entry_line(**how), head, "book")  # type: ignore[arg-type]
+    assert (plain.seeded, plain.run, plain.part_of, plain.refunds) == (False, None, None, None)
+    assert b"seeded" not in entry_line(**how)  # type: ignore[arg-type]
+    marked = parse_entry(entry_line(**how, seeded=True, run="first"), head, "book")  # type: ignore[arg-type]
+    assert (marked.seeded, marked.run) == (True, "first")
+    with pytest.raises(LedgerError, match="no text"):
+        parse_entry(entry_line(**how, run=5), head, "book")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_no_line_holds_a_number_that_json_does_not_know(number: float) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        _sealed({"epsilon": number})
+
+
+def test_one_charge_without_its_head_is_not_read(ledger: Ledger) -> None:
+    charged(ledger, 1)
+    head_path(ledger.path).unlink()
+    with pytest.raises(LedgerError, match="head is missing"):
+        Ledger.open(ledger.path)
+
+
+def test_a_head_that_is_no_file_is_named(ledger: Ledger) -> None:
+    target = head_path(ledger.path)
+    target.unlink()
+    for make in (target.mkdir, lambda: os.mkfifo(target)):
+        make()
+        with pytest.raises(LedgerError, match="not a regular file"):
+            read_head(ledger.path)
+        target.rmdir() if target.is_dir() else target.unlink()
+
+
+def test_a_file_that_is_gone_is_not_the_one_that_is_open(ledger: Ledger) -> None:
+    with locked(ledger.path, write=False) as fd:
+        assert _is_at(fd, ledger.path)
+        assert not _is_at(fd, ledger.path.with_name("gone"))
+        assert not _is_at(fd, head_path(ledger.path))
+
+
+def test_readers_share_the_lock_and_writers_do_not(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    usual = fcntl.flock
+
+    def noted(fd: int, how: int) -> None:
+        taken.append(how)
+        usual(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", noted)
+    for read in (
+        lambda: Ledger.open(ledger.path),
+        ledger.verify,
+        lambda: left_unfinished(ledger.path),
+    ):
+        taken.clear()
+        read()
+        assert taken == [fcntl.LOCK_SH, fcntl.LOCK_UN]
+    taken.clear()
+    number = ledger.charge([SMALL], "a", run="first")
+    ledger.begin_part(number, [SMALL], "all of it")
+    ledger.refund(ledger.charge([SMALL], "b"))
+    assert taken == [fcntl.LOCK_EX, fcntl.LOCK_UN] * 4
+
+
+def test_a_torn_line_is_cut_off_by_the_next_charge(ledger: Ledger) -> None:
+    charged(ledger, 1)
+    with ledger.path.open("ab") as file:
+        file.write(b'{"seq":2,"ti')
+    assert Ledger.open(ledger.path).verify().torn_bytes == 12
+    ledger.charge([SMALL], "next")
+    chain = ledger.verify()
+    assert (len(chain.entries), chain.torn_bytes, chain.head_behind) == (2, 0, False)
+
+
+def test_a_whole_line_beyond_the_head_counts_and_the_next_one_follows_it(ledger: Ledger) -> None:
+    charged(ledger, 1)
+    before = head_path(ledger.path).read_bytes()
+    charged(ledger, 1)
+    head_path(ledger.path).write_bytes(before)
+    again = Ledger.open(ledger.path)
+    assert again.verify().head_behind
+    again.charge([SMALL], "third")
+    assert [entry.seq for entry in Ledger.open(ledger.path).entries()] == [1, 2, 3]
+
+
+def test_new_files_have_the_rights_that_the_system_gives(ledger: Ledger) -> None:
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in (ledger.path, head_path(ledger.path)):
+        assert path.stat().st_mode & 0o777 == 0o666 & ~mask

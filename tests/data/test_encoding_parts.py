@@ -62,8 +62,9 @@ def test_widths_and_names_of_a_coding() -> None:
     assert Scaled(low=0.0, high=1.0).width == 2
     assert Scaled(low=0.0, high=1.0).names("x") == ["x", "x=<missing>"]
     dated = Bins(edges=(86400.0,), unit="date").names("x")
-    assert "1970-01-02" in dated[0]
-    assert "1970-01-02" in dated[1]
+    assert dated == ["x=..1970-01-02", "x=1970-01-02..", "x=<missing>"]
+    timed = Bins(edges=(90061.5,), unit="date").names("x")
+    assert timed[0] == "x=..1970-01-02T01:01:01.5"
 
 
 def test_ends_of_bins_are_told_in_few_digits() -> None:
@@ -125,6 +126,7 @@ def test_a_grid_has_a_value_for_each_level_however_close_its_bounds(
     grid = declared_grid(number(bounds=bounds, bins=0))
     assert isinstance(grid, Grid)
     assert len(grid.values) == len(grid.edges) + 1 == grid.width - 1
+    assert all(bounds[0] < edge < bounds[1] for edge in grid.edges)
 
 
 def test_bins_of_the_schema_are_the_grid_with_middles_for_values() -> None:
@@ -167,6 +169,9 @@ def test_other_bounds_have_equal_parts_and_finer_ones_at_the_lower_end(
         assert has(low + distance * part)
     assert not has(high - 1.125 * part)
     assert not has(low + 8.5 * part)
+    # None finer than a 32nd of a part but the ends, nor eight to a doubling below a half.
+    assert not has(low + part / 64)
+    assert not has(low + 9 / 32 * part)
     # Ends have levels of their own.
     assert edges[0] == pytest.approx(low + 1e-9 * (high - low), rel=1e-12)
     assert edges[-1] == pytest.approx(high - 1e-9 * (high - low), rel=1e-12)
@@ -186,6 +191,8 @@ def test_bounds_on_both_sides_of_zero_are_finer_around_it() -> None:
     assert edges[own] == pytest.approx(161e-9)
     assert edges[own - 1] == pytest.approx(-161e-9)
     assert not np.isclose(edges, -100 + 1.125 * part, rtol=1e-12).any()
+    for distance in (1 / 32, 1 / 4, 1, 2):
+        assert np.isclose(edges, -100 + distance * part, rtol=1e-12).any()
 
 
 def test_a_public_number_keeps_its_distinct_values_with_their_means() -> None:
@@ -243,6 +250,8 @@ def test_a_public_number_learns_quantiles_above_its_least_value() -> None:
     values = np.sort(np.concatenate([np.zeros(50), np.arange(1.0, 51.0)]))
     found = encoding._learnt_range(number("public", bins=4), values)
     assert found == Bins(edges=(1.0, 26.0))
+    even = encoding._learnt_range(number("public", bins=4), np.arange(100.0))
+    assert even == Bins(edges=(25.0, 50.0, 75.0))
     assert encoding._learnt_range(number("public", bins=4), np.array([])) == Bins(edges=())
     empty = encoding._learnt_range(number("public", bins=0), np.array([]))
     assert empty == Scaled(low=0.0, high=0.0)
@@ -272,6 +281,7 @@ def test_codings_survive_json(coding: Any) -> None:
     "grid",
     [
         Grid(edges=(1.0, 2.5), values=(0.0, 2.0, 3.0)),
+        Grid(edges=(1.0, 1.5), values=(0.0, 1.25, 2.0)),
         Grid(edges=(), values=(0.0,), unit="date"),
         Levels(levels=("a",)),
     ],
@@ -309,6 +319,9 @@ def test_the_same_text_wins_and_what_equals_two_levels_is_neither() -> None:
     assert same_levels(("2.5", "2.50"))
     assert same_levels(("1", "true"))
     assert not same_levels(("1", "2", "x"))
+    assert not same_levels(("x", "y"))
+    assert same_levels(("2.5", "2.50", "3"))
+    assert same_levels(("1", "true", "5"))
 
 
 def test_the_most_frequent_levels_are_kept_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,3 +377,153 @@ def test_searching_by_buckets_is_searching(spread: str) -> None:
     values = np.concatenate([edges, rng.normal(size=40_000), [-math.inf, math.inf]])
     found = encoding._Search(edges)(values)
     assert np.array_equal(found, np.searchsorted(edges, values, side="right"))
+
+
+@pytest.mark.parametrize(
+    ("edges", "told"),
+    [
+        # A bin of 0.5: a number may be off by 0.005, and by no more.
+        ((10.00495, 10.50495), (10.0, 10.5)),
+        ((10.0051, 10.5051), (10.01, 10.51)),
+        # A bin of 8: one digit is enough.
+        ((5.06, 13.06), (5.0, 13.0)),
+        # A lone one is off by a millionth at most.
+        ((1.0000009,), (1.0,)),
+        ((1.0000011,), (1.000001,)),
+        # Below a millionth of the largest it is zero, from there on it is not.
+        ((9e-7, 1.0), (0.0, 1.0)),
+        ((1e-6, 1.0), (1e-6, 1.0)),
+        ((1.5e-6, 1.0), (2e-6, 1.0)),
+    ],
+)
+def test_an_end_is_told_within_a_hundredth_of_its_bin(
+    edges: tuple[float, ...], told: tuple[float, ...]
+) -> None:
+    assert told_edges(edges) == told
+
+
+def test_a_range_narrower_than_two_is_scaled_too() -> None:
+    assert Scaled(low=0.0, high=1.0).scaled(np.array([0.0, 0.25, 1.0])).tolist() == [-1, -0.5, 1]
+    assert Scaled(low=2.0, high=2.5).scaled(np.array([2.125])).tolist() == [-0.5]
+
+
+@pytest.mark.parametrize("ends", [(-3.0, 5.0), (0.0, 0.5), (-1e-3, 1e-3), (7.0, 9.0)])
+def test_edges_that_are_evenly_spread_lie_in_buckets_of_their_own(
+    ends: tuple[float, float],
+) -> None:
+    """Four thousand edges, 4096 buckets: each value is compared with one edge."""
+    edges = np.linspace(*ends, 4_000)
+    search = encoding._Search(edges)
+    assert search._turns == 1
+    values = np.concatenate([edges, edges[1:] - 1e-9, [-1e9, 1e9]])
+    assert np.array_equal(search(values), np.searchsorted(edges, values, side="right"))
+
+
+def test_a_thousand_levels_are_learnt_and_a_hundred_and_twenty_eight_parts() -> None:
+    words = pa.chunked_array([[f"{n:04d}" for n in range(1_001)]])
+    assert len(encoding._frequent_levels(words)) == 1_000
+    grid = learnt_grid(number("public"), pa.table({"x": np.arange(129.0)}))
+    assert isinstance(grid, Grid)
+    assert len(grid.values) == 128
+    exact = learnt_grid(number("public"), pa.table({"x": np.arange(128.0)}))
+    assert isinstance(exact, Grid)
+    assert exact.values == tuple(range(128))
+
+
+def test_the_value_of_a_level_is_the_mean_of_its_numbers_however_many() -> None:
+    """More numbers than are added at a time, of which some are missing or infinite."""
+    values = np.tile([1.0, 2.0, 4.0, 8.0], 40_000)
+    values[3::4] += np.arange(40_000) % 2
+    table = pa.table({"x": np.concatenate([values, [math.nan, math.inf, -math.inf]])})
+    grid = learnt_grid(number("public", bins=4), table)
+    assert isinstance(grid, Grid)
+    assert grid.edges == (1.5, 3.0, 6.0)
+    assert grid.values == pytest.approx((1.0, 2.0, 4.0, 8.5), rel=1e-9)
+
+
+def test_what_is_declared_is_not_learnt_and_the_rest_is() -> None:
+    words = pa.table({"x": ["b", "a", "b"]})
+    open_column = Column("x", "public", "category")
+    assert learnt_both(open_column, words) == (Levels(levels=("a", "b")), Levels(levels=("a", "b")))
+    closed = Column("x", "public", "category", categories=("b", "c"))
+    assert learnt_both(closed, words) == (None, Levels(levels=("b", "c")))
+    truth = Column("x", "public", "bool")
+    assert learnt_both(truth, pa.table({"x": [True]})) == (None, Levels(levels=("false", "true")))
+    with pytest.raises(SchemaError, match="private"):
+        learnt_both(number(bounds=(0.0, 1.0)), pa.table({"x": [0.5]}))
+
+
+def test_rare_neighbours_are_one_value_and_frequent_ones_are_not() -> None:
+    """Ten thousand rare numbers after three frequent ones, in eight parts."""
+    heavy = np.repeat([1.0, 2.0, 3.0], 4_000)
+    values = np.concatenate([heavy, 10 + np.arange(10_000.0)])
+    edges = encoding._distinct_edges(values, 8)
+    assert edges[:3].tolist() == [1.5, 2.5, 6.5]
+    counts = np.diff(np.searchsorted(values, edges), prepend=0, append=len(values))
+    assert counts[:3].tolist() == [4_000] * 3
+    # The rare ones share five parts evenly, to a 4096th of all.
+    assert len(counts) == 8
+    assert np.abs(counts[3:] - 2_000).max() <= 2 * len(values) / 4096 + 1
+
+
+def test_a_frequent_value_among_rare_ones_keeps_a_part_of_its_own() -> None:
+    rare = np.arange(20_000.0)
+    values = np.sort(np.concatenate([rare, np.full(8_000, 13_500.0)]))
+    edges = encoding._distinct_edges(values, 5)
+    assert 13_499.5 in edges
+    assert 13_500.5 in edges
+
+
+@pytest.mark.parametrize(
+    ("counts", "most", "ends"),
+    [
+        # 3 of 10 in two parts is a part of its own (0.3·10/2 = 1.5), 1 of 10 is not.
+        ([3, 6, 1], 2, [0]),
+        ([1, 8, 1], 2, [1]),
+        # Exactly three tenths of a part are enough.
+        ([3, 20, 17, 0], 4, [0, 1, 2]),
+        # A place of exactly a part has its own.
+        ([2, 5, 3], 2, [0]),
+        # What is left is shared by the parts that are left.
+        ([6, 1, 1, 1, 1, 1, 1], 4, [0, 2, 4]),
+        ([1, 9, 1, 1, 1, 1], 4, [1, 3, 4]),
+    ],
+)
+def test_parts_end_where_a_heavy_place_begins(
+    counts: list[int], most: int, ends: list[int]
+) -> None:
+    assert even_parts(np.array(counts), most).tolist() == ends
+
+
+def test_rare_values_are_counted_in_four_thousand_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours that are rare together are one: parts are found in a time that does not grow."""
+    seen: list[np.ndarray] = []
+    usual = encoding.even_parts
+
+    def noted(counts: np.ndarray, most: int) -> np.ndarray:
+        seen.append(counts)
+        return usual(counts, most)
+
+    monkeypatch.setattr(encoding, "even_parts", noted)
+    values = np.sort(np.concatenate([np.arange(20_000.0), np.full(480, 7_000.0)]))
+    encoding._distinct_edges(values, 10)
+    (counts,) = seen
+    assert counts.sum() == len(values)
+    assert 4_000 <= len(counts) <= 4_100
+    # 20,480 values in 4096 groups are five each; a frequent one is a group of its own.
+    assert np.median(counts) == 5
+    assert counts.max() == 481
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_scaled_number_is_within_one_whatever_its_range(seed: int) -> None:
+    """Ranges of all sizes, down to those of a few of the smallest doubles."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.choice([1e-323, 1e-310, 1e-300, 1e-9, 1.0, 1e9, 1e308], 2)
+    low, high = np.sort(rng.uniform(-1, 1, 2) * sizes)
+    inside = rng.uniform(0, 1, 2_000) * (high / 2 - low / 2) * 2 + low
+    values = np.concatenate([[low, high, -math.inf, math.inf, 0.0], inside])
+    scaled = Scaled(low=float(low), high=float(high)).scaled(values)
+    assert np.abs(scaled).max() <= 1
+    if high > low:
+        assert np.abs(scaled[:2]).tolist() in ([1.0, 1.0], [0.0, 0.0])

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import (
     Event,
     GaussianEvent,
@@ -17,12 +18,16 @@ from halfmask.accounting.events import (
 )
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.errors import AccountingError, BudgetExceededError, InputError, MachineLostError
+from halfmask.mechanisms.clipping import clip_rows, clip_weights, norm_of
 from halfmask.mechanisms.noise import (
     SystemNoise,
     UnsafeSeededNoise,
+    add_gaussian,
     noise_grid,
     noise_source,
     padding_generator,
+    public_generator,
+    uniforms,
 )
 from halfmask.mechanisms.release import (
     Interrupted,
@@ -31,12 +36,15 @@ from halfmask.mechanisms.release import (
     Releaser,
     Sensitivity,
     SharedReleaser,
+    _releases,
     batch_of,
     poisson_rows,
     sum_reserve,
+    uniform_rows,
     widened_std,
 )
-from halfmask.mechanisms.shards import own_place, rows_in_all, total_of
+from halfmask.mechanisms.shards import ALONE, own_place, rows_in_all, total_of
+from halfmask.progress import heard_by
 
 Floats = NDArray[np.float64]
 ONE = Sensitivity(replace=2.0, withhold=1.0)
@@ -67,7 +75,8 @@ def test_noise_is_widened_by_the_reserve_and_the_grid() -> None:
     assert small - 0.75 == pytest.approx(0.75 * 1.5 * grid * 10 / 0.5, rel=1e-5)
     assert widened_std(0.75, 0, ONE, reserve=0.0) == widened_std(0.75, 1, ONE, reserve=0.0)
     assert widened_std(1.0, 1, ONE, reserve=0.4) == pytest.approx(1.4)
-    for bad in (-1e-9, 0.5, math.nan):
+    # Widened by a half exactly, and by more.
+    for bad in (0.5 - 1.5 * noise_grid(2.0), -1e-9, 0.5, math.nan):
         with pytest.raises(InputError, match="represented exactly"):
             widened_std(1.0, 1, ONE, reserve=bad)
 
@@ -78,7 +87,9 @@ def test_a_sensitivity_scales_and_has_the_cost_of_its_noise() -> None:
     )
     assert Sensitivity.of_clipped_sum(0.5) == Sensitivity(replace=1.0, withhold=0.5)
     assert (ONE.under("replace"), ONE.under("withhold")) == (2.0, 1.0)
-    assert ONE.scaled(0.25) == Sensitivity(replace=0.5, withhold=0.25)
+    assert Sensitivity(replace=2.0, withhold=4.0).scaled(0.25) == Sensitivity(
+        replace=0.5, withhold=1.0
+    )
     assert ONE.event(4.0) == GaussianEvent(replace=0.5, withhold=0.25)
     assert ONE.event(4.0, count=7) == GaussianEvent(replace=0.5, withhold=0.25, count=7)
     for wrong in ((0.0, 1.0), (1.0, 0.0), (math.inf, 1.0), (1.0, math.nan)):
@@ -278,7 +289,7 @@ def test_the_grid_ends_where_numbers_do() -> None:
     assert noise_grid(1.0) == 2.0**-32
     assert noise_grid(1.999) == 2.0**-32
     assert noise_grid(2.0) == 2.0**-31
-    for bad in (0.9e-250, 1.1e250):
+    for bad in (0.9e-250, 1e-250, 1e250, 1.1e250):
         with pytest.raises(InputError, match="rescale"):
             noise_grid(bad)
 
@@ -330,6 +341,7 @@ class OtherMachine:
         self.paid = paid
 
     def first(self, value: Floats) -> Floats:
+        assert value.shape == (1,)  # all machines send the same number of numbers
         return np.full_like(value, self.paid)
 
 
@@ -340,6 +352,7 @@ class FirstMachine(OtherMachine):
         self.told: list[float] = []
 
     def first(self, value: Floats) -> Floats:
+        assert value.shape == (1,)
         self.told.append(float(value[0]))
         return value
 
@@ -377,3 +390,237 @@ def test_tails_of_the_noise_hold_their_part_and_have_no_gap() -> None:
     near = int(((drawn > 3.0) & (drawn < 3.3)).sum())
     expected = 400_000 * 2 * float(norm.sf(3.0) - norm.sf(3.3))
     assert abs(near - expected) < 5.5 * math.sqrt(expected)
+
+
+def test_a_row_with_one_number_that_is_none_is_zero_as_a_whole() -> None:
+    rows = np.array([[math.nan, 1.0], [2.0, math.inf], [3.0, 4.0], [0.0, 0.0], [0.3, 0.4]])
+    clipped = clip_rows(rows, 1.0)
+    assert clipped[:2].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert clipped[2] == pytest.approx([0.6, 0.8])
+    assert clipped[3:].tolist() == rows[3:].tolist()
+
+
+def test_a_row_as_long_as_the_bound_keeps_every_bit() -> None:
+    for seed in range(50):
+        row = np.random.default_rng(seed).normal(size=(1, 7))
+        assert np.array_equal(clip_rows(row, norm_of(row)), row)
+
+
+def test_a_factor_with_all_its_digits_is_kept_and_one_with_fewer_is_zero() -> None:
+    """2^-1022 is the smallest double that has all of them."""
+    assert clip_weights(np.array([2.0**1022, 2.0**1023]), 1.0).tolist() == [2.0**-1022, 0.0]
+
+
+def test_the_norm_of_numbers_whose_squares_vanish() -> None:
+    assert norm_of(np.array([3e-200, 4e-200])) == pytest.approx(5e-200, rel=1e-14, abs=0)
+    assert norm_of(np.array([3e200, 4e200])) == pytest.approx(5e200, rel=1e-14)
+
+
+def test_uniforms_are_the_middles_of_their_words() -> None:
+    """(k + ½)/2⁶⁴; a word below 2⁵³ is followed by another one for its further bits."""
+    given = [np.array([0, 3, 1 << 63], dtype=np.uint64), np.array([0, 5], dtype=np.uint64)]
+
+    def words(count: int) -> NDArray[np.uint64]:
+        drawn = given.pop(0)
+        assert len(drawn) == count
+        return drawn
+
+    found = uniforms(3, words)
+    assert found.tolist() == [2.0**-129, 3 * 2.0**-64 + 5.5 * 2.0**-128, 0.5]
+
+
+def test_streams_of_a_seed_stay_what_they_are() -> None:
+    """A stored seed has to give the same numbers in later versions: 0 is noise, 1 is public."""
+    first = np.random.Generator(np.random.Philox(np.random.SeedSequence(7, spawn_key=(0,))))
+    assert np.array_equal(UnsafeSeededNoise(7).normal(5), first.standard_normal(5))
+    second = np.random.default_rng(np.random.SeedSequence(7, spawn_key=(1,)))
+    assert np.array_equal(public_generator(7).random(5), second.random(5))
+    assert not np.array_equal(public_generator().random(5), public_generator().random(5))
+
+
+def test_seeded_padding_is_made_of_four_words_of_the_noise() -> None:
+    source = AllChosen(0.5)
+    expected = np.random.default_rng(np.full(4, 2**31, dtype=np.uint64))
+    assert np.array_equal(padding_generator(source).random(5), expected.random(5))
+    assert source.asked == 4
+
+
+def test_a_statistic_that_cannot_be_noised_says_why() -> None:
+    with pytest.raises(InputError, match="not finite"):
+        add_gaussian(np.array([math.nan, 1.0]), 1.0, AllChosen(0.5))
+    with pytest.raises(InputError, match="too large"):
+        add_gaussian(np.array([1e300, 1.0]), 1e-5, AllChosen(0.5))
+
+
+def test_a_batch_that_needs_several_draws_goes_on_where_the_last_one_ended() -> None:
+    """Every row is chosen, far more than expected at this rate."""
+    source = AllChosen(1.0)
+    assert poisson_rows(1_000, 0.01, source).tolist() == list(range(1_000))
+    # Ten are expected: 10 + 6·√10 + 16 = 44.97 numbers at the first draw.
+    first = AllChosen(1e-300)
+    poisson_rows(1_000, 0.01, first)
+    assert first.asked == 44
+
+
+def test_a_jump_right_behind_the_last_row_ends_the_batch() -> None:
+    """122 rows at rate 1/2 ask for 123 numbers: the last of them points right behind the rows."""
+    source = AllChosen(1.0)
+    assert poisson_rows(122, 0.5, source).tolist() == list(range(122))
+    assert source.asked == 123
+
+
+def test_a_public_batch_of_all_rows_has_them_in_order() -> None:
+    assert uniform_rows(50, 50, np.random.default_rng(0)).tolist() == list(range(50))
+
+
+def test_a_releaser_spends_its_own_budget_under_the_relation_of_its_ledger() -> None:
+    book = MemoryLedger(epsilon=2.0, delta=1e-5)
+    part = Budget(epsilon=1.0, delta=1e-5)
+    assert Releaser(book, UnsafeSeededNoise(0), budget=part).budget is part
+    assert Releaser(book, UnsafeSeededNoise(0)).budget == book.budget
+    other = Budget(epsilon=1.0, delta=1e-5, relation="withhold")
+    with pytest.raises(AccountingError, match="kept under 'replace'"):
+        Releaser(book, UnsafeSeededNoise(0), budget=other)
+
+
+def planned(**how: object) -> tuple[MemoryLedger, Releaser]:
+    """A training that has charged its plan of one Gaussian release and one set of answers."""
+    book = MemoryLedger(epsilon=100.0, delta=1e-5)
+    releaser = Releaser(book, UnsafeSeededNoise(0), **{"whole_plan": True, **how})  # type: ignore[arg-type]
+    releaser.open(ONE.event(2.0), "sums")
+    releaser.pay()
+    return book, releaser
+
+
+def test_a_charge_is_taken_back_as_long_as_nothing_was_handed_out() -> None:
+    book, releaser = planned()
+    assert book.spent() > 0
+    releaser.take_back()
+    assert book.spent() == 0
+    releaser.take_back()  # once only
+    assert book.spent() == 0
+
+
+@pytest.mark.parametrize("kind", ["noisy", "answered"])
+def test_a_charge_stays_once_a_value_was_handed_out(kind: str) -> None:
+    book, releaser = planned()
+    if kind == "noisy":
+        releaser.noisy(np.zeros(2), 2.0)
+    else:
+        releaser.answered(np.zeros(2), 1.0, "labels")
+    spent = book.spent()
+    releaser.take_back()
+    assert book.spent() == spent > 0
+
+
+def test_what_is_charged_piece_by_piece_is_not_taken_back() -> None:
+    book, releaser = planned(whole_plan=False)
+    releaser.take_back()
+    assert book.spent() > 0
+    unpaid = Releaser(MemoryLedger(epsilon=1.0, delta=1e-5), UnsafeSeededNoise(0), whole_plan=True)
+    unpaid.take_back()
+
+
+def test_a_run_that_goes_on_keeps_the_charge_of_the_interrupted_one() -> None:
+    book = MemoryLedger(epsilon=100.0, delta=1e-5)
+    event = ONE.event(2.0)
+    number = book.charge([event], "sums", run="first")
+    before = Interrupted(charge=number, events=(event,), begun=(), seeded=True)
+    releaser = Releaser(book, UnsafeSeededNoise(0), whole_plan=True, interrupted=before)
+    spent = book.spent()
+    releaser.open(event, "sums")
+    releaser.pay()
+    assert book.spent() == spent
+    assert len(releaser.notes) == 1
+    # The run before may have handed out something.
+    releaser.take_back()
+    assert book.spent() == spent
+    releaser.begin_part(event, "all of it")
+    with pytest.raises(AccountingError, match="More would be released"):
+        releaser.begin_part(event, "once more")
+
+
+def test_a_charge_says_whether_its_noise_can_be_drawn_again_and_its_run() -> None:
+    class Book(MemoryLedger):
+        marks: dict[str, object]
+
+        def charge(self, events: object, what: str, **marks: object) -> int:  # type: ignore[override]
+            self.marks = marks
+            return 1
+
+    for noise, seeded_noise in ((UnsafeSeededNoise(0), True), (SystemNoise(), False)):
+        for in_parts in (False, True):
+            book = Book(epsilon=100.0, delta=1e-5)
+            releaser = Releaser(book, noise, whole_plan=True, run="mine")
+            releaser.open(ONE.event(2.0), "sums", in_parts=in_parts)
+            releaser.pay()
+            assert book.marks == {"seeded": seeded_noise, **({"run": "mine"} if in_parts else {})}
+
+
+def test_one_value_is_one_release() -> None:
+    releaser = seeded()
+    releaser.gaussian(np.zeros(3), sensitivity=ONE, noise_std=2.0, what="sums")
+    assert releaser.events == (ONE.event(2.0),)
+
+
+def test_answers_of_both_kinds_are_answered() -> None:
+    answered = seeded().randomised_response(np.zeros(9), epsilon=50.0, what="labels")
+    assert answered.tolist() == [0.0] * 9
+
+
+def test_a_plan_tells_how_far_it_is() -> None:
+    heard: list[float] = []
+    releaser = seeded(whole_plan=True)
+    series = releaser.gaussian_series(sensitivity=ONE, noise_std=9.0, count=3, what="a")
+    releaser.open(RandomisedResponseEvent(epsilon=0.1, categories=2), "answers")
+    with heard_by(lambda what, share: heard.append(share)):
+        for _ in range(3):
+            series.release(np.zeros(1))
+    assert heard == [0.25, 0.5, 0.75]
+    assert _releases(PoissonGaussianEvent(noise_multiplier=1.0, rate=0.5, steps=7)) == 7
+    # Without a plan it is not known how much is left.
+    heard.clear()
+    with heard_by(lambda what, share: heard.append(share)):
+        seeded().gaussian(np.zeros(1), sensitivity=ONE, noise_std=2.0, what="sums")
+        # What another process has charged has no plan here: the bar is full at once.
+        going_on = seeded(whole_plan=True)
+        going_on.gaussian_series(
+            sensitivity=ONE, noise_std=9.0, count=2, what="a", remaining=2
+        ).release(np.zeros(1))
+    assert heard == [1.0]
+
+
+class UnitNoise(AllChosen):
+    """One standard deviation for every number."""
+
+    def normal(self, size: int) -> Floats:
+        return np.ones(size)
+
+
+class Nothing:
+    def clipped_sum(self, rows: NDArray[np.int64], clip_norm: float) -> Floats:
+        return np.zeros(2)
+
+
+def test_the_noise_of_a_step_is_its_multiple_of_the_clip_norm() -> None:
+    book = MemoryLedger(epsilon=1e6, delta=1e-5)
+    step = PrivateStep(
+        Releaser(book, UnitNoise(0.9)), rows=10, rate=0.5, clip_norm=4.0, noise_multiplier=3.0,
+        steps=1, what="gradients",
+    )  # fmt: skip
+    assert step.release(Nothing()) == pytest.approx(12.0 / (0.5 * 10), rel=1e-5)
+
+
+def test_a_step_whose_noise_cannot_be_drawn_is_refused_before_it_is_charged() -> None:
+    releaser = seeded()
+    with pytest.raises(InputError, match="rescale"):
+        PrivateStep(
+            releaser, rows=10, rate=0.5, clip_norm=1e-240, noise_multiplier=1e-20, steps=1,
+            what="gradients",
+        )  # fmt: skip
+    assert releaser.events == ()
+
+
+def test_alone_a_machine_is_the_first_of_one() -> None:
+    assert (ALONE.rank, ALONE.count) == (0, 1)
+    assert own_place(3, ALONE) == slice(0, 3)

@@ -12,7 +12,8 @@ from halfmask.errors import InputError
 from halfmask.losses import Logistic, Softmax, Squared, clip_slopes
 from halfmask.mechanisms.release import Sensitivity
 from halfmask.methods import gd
-from halfmask.methods.additive_classes import class_moves
+from halfmask.methods.additive import comparison_moves
+from halfmask.methods.additive_classes import class_moves, comparison_class_moves
 from halfmask.methods.additive_descent import public_label_moves, slope_bounds, slope_moves
 from halfmask.methods.gd import (
     BlockMoves,
@@ -23,7 +24,14 @@ from halfmask.methods.gd import (
     whole_gradient,
 )
 from halfmask.methods.label_span import label_sensitivity
-from halfmask.methods.moments import RowBounds, check_row_norms
+from halfmask.methods.moments import (
+    BlockWeights,
+    MomentSums,
+    RowBounds,
+    check_row_norms,
+    replace_sensitivity,
+    withhold_sensitivity,
+)
 from halfmask.methods.smooth_codes import LevelFeatures
 
 PLAIN = DescentBounds(public=3.0, private=4.0, non_negative=False)
@@ -48,6 +56,9 @@ def test_sums_of_whole_gradients_and_of_fixed_slopes():
 def test_copies_of_the_labels_of_a_unit_move_by_the_root_of_their_number():
     rows = SimpleNamespace(loss=Logistic(), rows_per_unit=9)
     assert label_sensitivity(rows) == Sensitivity(replace=3.0, withhold=1.5)
+    # Numbers lie in [-1, 1]: two of them are two apart, and one of them one from nothing.
+    rows = SimpleNamespace(loss=Squared(), rows_per_unit=9)
+    assert label_sensitivity(rows) == Sensitivity(replace=6.0, withhold=3.0)
 
 
 def moves(bounds=PLAIN, loss=None, clip=0.5, relation="replace"):
@@ -137,6 +148,7 @@ def test_no_rows_move_the_blocks_further_than_claimed(loss, non_negative, relati
 def test_the_factor_of_a_matrix_is_its_largest_singular_value():
     assert spectral_norm(np.array([[3.0, 0.0], [0.0, -4.0]])) == 4.0
     assert spectral_norm(np.zeros((2, 0))) == 0.0
+    assert spectral_norm(np.array([[-3.0]])) == 3.0
     assert spectral_norm(np.ones((2, 2))) == pytest.approx(2.0)
 
 
@@ -159,6 +171,11 @@ def test_declared_norms_and_signs_are_enforced():
     near = np.array([[1 + 4e-10, 0.0]])
     assert gd._bounded(near, 1.0, False) is near
     assert gd._bounded(np.array([[1 + 1e-8, 0.0]]), 1.0, False)[0, 0] <= 1.0
+    assert gd._bounded(np.array([[1 + 8e-10, 0.0]]), 1.0, False)[0, 0] <= 1.0
+    assert np.allclose(gd._bounded(rows, 4.0, True), [[2.4, 3.2], [0.3, 0.4]])
+    # What is within its bounds is not copied, zeros among it.
+    zero = np.array([[0.0, 0.4]])
+    assert gd._bounded(zero, 5.0, True) is zero
 
 
 def test_slopes_of_a_common_and_of_a_rare_class():
@@ -172,6 +189,9 @@ def test_slopes_of_a_common_and_of_a_rare_class():
     assert slope_bounds(0.9, 1.0, 1.5) == (pytest.approx(0.45), pytest.approx(0.9))
     assert slope_bounds(0.1, 1.0, 3.0) == (pytest.approx(0.9), pytest.approx(0.9))
     assert slope_bounds(0.1, 1.0, 1.0) == (pytest.approx(0.9), pytest.approx(0.1))
+    # Only the ratio of the two lengths counts; from 0.35 on a class is not rare.
+    assert slope_bounds(0.1, 2.0, 3.0) == (pytest.approx(0.9), pytest.approx(0.45))
+    assert slope_bounds(0.35, 1.0, 1.5) == (0.65, 0.65)
 
 
 @pytest.mark.parametrize("label_private", [True, False])
@@ -222,6 +242,10 @@ def test_public_rows_beyond_their_bound_and_weights_beyond_one_are_refused():
     check_row_norms(np.zeros((0, 2)), np.zeros(0), bounds)
     with pytest.raises(InputError, match="longer"):
         check_row_norms(2 * rows, np.array([0.6, 1.0]), bounds)
+    # A billionth is rounding.
+    check_row_norms(np.array([[1 + 1e-9, 0.0]]), np.ones(1), bounds)
+    with pytest.raises(InputError, match="longer"):
+        check_row_norms(np.array([[1 + 1.5e-9, 0.0]]), np.ones(1), bounds)
     for weights in ([1.1, 0.0], [-0.1, 0.0], [math.nan, 0.0]):
         with pytest.raises(InputError, match="weights"):
             check_row_norms(rows, np.array(weights), bounds)
@@ -231,3 +255,195 @@ def test_rows_of_a_unit_are_weighed_down_and_rows_without_units_are_left_alone()
     rows = SimpleNamespace(d=1)
     table = SimpleNamespace(unit=None)
     assert gd.weighed_by_unit(rows, table, outputs=1, mu=1.0, relation="replace") is rows
+
+
+@pytest.mark.parametrize("number", [False, True])
+@pytest.mark.parametrize(("short", "long", "cut"), [(0.5, 1.5, 2.0), (2.0, 3.0, 0.7)])
+def test_sums_of_the_comparison_have_the_units_of_their_farthest_rows(number, short, long, cut):
+    """docs/proofs/additive.md: e·(1, g), z·(1, z), c·(1, g, z, g·z) of all rows there can be."""
+    shares = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
+    error, bend = (1.6 * cut, 1.0) if number else (0.5, 0.25)
+    rows = []
+    for e in (-error, error):
+        for c in (0.0, bend):
+            for z in np.linspace(-long, long, 13):
+                g = float(np.clip(z, -short, short))
+                rows.append([e, e * g, z, z * z, c, c * g, c * z, c * g * z])
+    ends = np.array(rows)
+    apart, alone = np.ptp(ends, axis=0), np.abs(ends).max(axis=0)
+    units, (replaced, withheld) = comparison_moves(short, long, number=number, cut=cut)
+    assert units == pytest.approx(apart / np.sqrt(shares), rel=1e-12)
+    assert replaced == 1.0
+    assert withheld == pytest.approx(math.sqrt(float(shares @ (alone / apart) ** 2)), rel=1e-12)
+    assert withheld == pytest.approx(math.sqrt(0.34), rel=1e-12)
+
+
+@pytest.mark.parametrize("classes", [3, 4, 7])
+@pytest.mark.parametrize("short", [0.5, 2.0])
+def test_sums_of_the_comparison_of_classes_written_out(classes, short):
+    """docs/proofs/additive.md: ρ² = K/(K + 1) is the longest slope, A how far two are apart."""
+    least = 1 / (classes + 1)
+    square = max(2.5 - least, 2 + 2 * least - 4 * least**2)
+    longest = classes * least
+    units, (replaced, withheld) = comparison_class_moves(classes, short)
+    wanted = [math.sqrt(square), *[2 * math.sqrt(longest) * short] * 2]
+    assert units == pytest.approx(wanted / np.sqrt([0.15, 0.425, 0.425]), rel=1e-12)
+    assert replaced == 1.0
+    assert withheld == pytest.approx(math.sqrt(0.15 * longest / square + 0.2125), rel=1e-12)
+
+
+def descent_rows(**changed):
+    given = {
+        "matrix": np.array([[1.0, 2.0, 0.5], [1.0, -1.0, 0.25], [1.0, 0.5, -1.0]]),
+        "centre": np.array([0.0, 0.5, -0.5]), "scale": np.ones(2), "constant": 1.0,
+        "public_size": 1, "row_weights": np.array([1.0, 0.5, 0.25]), "bounds": PLAIN, "n": 3.0,
+    }  # fmt: skip
+    return gd.DescentRows(**{**given, **changed})
+
+
+def test_the_sum_of_gradients_weighs_and_centres_every_row():
+    rows = descent_rows()
+    slopes = np.array([[1.0, -1.0], [0.5, 2.0], [-3.0, 1.0]])
+    expected = sum(
+        weight * np.outer(row - rows.centre, slope)
+        for row, weight, slope in zip(rows.matrix, rows.row_weights, slopes, strict=True)
+    )
+    assert rows.gradient_sum(slopes) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("skipped", [None, [1]])
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(3)])
+def test_what_is_released_is_the_clipped_gradient_in_the_units_of_its_blocks(loss, skipped):
+    asked = []
+
+    class Moves:
+        def scales(self, weight, sizes):
+            asked.append((weight, sizes))
+            return 2.0, 5.0
+
+    rows = descent_rows()
+    theta = np.random.default_rng(0).normal(size=(3, loss.outputs))
+    targets = np.eye(loss.outputs)[[0] * 3] if loss.outputs > 1 else np.ones((3, 1))
+    run = SimpleNamespace(
+        _rows=rows, _loss=loss, _once=False, _targets=targets, _clip=0.1, _skipped=skipped,
+        _moves=Moves(),
+    )  # fmt: skip
+    found, factors = gd.GradientDescent.statistic(run, theta)
+    slopes = clip_slopes(loss.slope(rows.scores(theta), targets), 0.1)
+    if skipped:
+        slopes[1] = 0.0
+    # The constant and one public column, then a private one.
+    assert factors.tolist() == [[2.0], [2.0], [5.0]]
+    assert found == pytest.approx(rows.gradient_sum(slopes) * [[2.0], [2.0], [5.0]])
+    assert asked == [(spectral_norm(theta[2:].T), (2 * loss.outputs, loss.outputs))]
+    run._moves = None
+    plain, ones = gd.GradientDescent.statistic(run, theta)
+    assert plain == pytest.approx(rows.gradient_sum(slopes))
+    assert ones.tolist() == [[1.0]] * 3
+
+
+def test_units_weigh_their_rows_and_set_the_number_of_rows(monkeypatch):
+    asked = {}
+
+    def weights(unit, **how):
+        asked.update(how)
+        return SimpleNamespace(rows=np.array([0.5, 0.5, 1.0]), most=2, total=2.5)
+
+    monkeypatch.setattr(gd, "unit_weights", weights)
+    table = SimpleNamespace(unit="people")
+    made = gd.weighed_by_unit(descent_rows(), table, outputs=4, mu=0.7, relation="withhold")
+    assert asked == {"numbers": 12, "mu": 0.7, "relation": "withhold"}
+    assert made.row_weights.tolist() == [0.5, 0.25, 0.25]
+    assert (made.bounds.rows_per_unit, made.n) == (2, 2.5)
+
+
+def farthest(bounds, weights):
+    """The squares of all moves of two private parts at any angle, and of two labels."""
+    norm, square = bounds.public**2, bounds.private**2
+    inner = {"public": [1.0], "one-hot": [1.0, 0.0], "signed": [1.0, -1.0]}[bounds.label]
+    t = np.linspace(0 if bounds.non_negative else -square, square, 20_001)
+    return max(
+        float(
+            np.max(
+                weights.public_private**2 * norm * 2 * (square - t)
+                + weights.private_private**2 * 2 * (square**2 - t**2)
+                + weights.public_label**2 * norm * 2 * (1 - same)
+                + weights.private_label**2 * 2 * (square - t * same)
+            )
+        )
+        for same in inner
+    )
+
+
+@pytest.mark.parametrize("label", ["public", "one-hot", "signed"])
+@pytest.mark.parametrize("non_negative", [False, True])
+@pytest.mark.parametrize(
+    "factors", [(0.3, 0.5, 0.7, 0.9), (0.3, 0.0, 0.7, 0.9), (0.0, 0.0, 0.0, 0.4),
+                (0.02, 0.01, 0.03, 0.02), (0.1, 2.0, 0.3, 3.0), (0.1, 0.0, 0.2, 1.5)],
+)  # fmt: skip
+def test_moments_move_by_the_highest_point_over_all_angles(label, non_negative, factors):
+    names = ("public_private", "private_private", "public_label", "private_label")
+    weights = BlockWeights(**dict(zip(names, factors, strict=True)))
+    bounds = RowBounds(public=1.5, private=2.0, label=label, non_negative=non_negative, rows=3)
+    found = replace_sensitivity(bounds, weights)
+    assert found == pytest.approx(3 * math.sqrt(farthest(bounds, weights)), rel=1e-6)
+    cross, own, with_public, with_private = (factor**2 for factor in factors)
+    alone = cross * 9.0 + own * 16.0 + with_private * 4.0
+    alone += 0.0 if label == "public" else with_public * 2.25
+    assert withhold_sensitivity(bounds, weights) == pytest.approx(3 * math.sqrt(alone), rel=1e-12)
+
+
+@pytest.mark.parametrize("own", [slice(0, 4), slice(1, 3)])
+@pytest.mark.parametrize("label", ["public", "signed"])
+def test_moments_of_a_machine_are_those_of_its_rows(own, label):
+    """Public values are those of all rows, private ones those of this machine's."""
+    rng = np.random.default_rng(3)
+    public, private = rng.normal(size=(4, 2)) / 9, rng.normal(size=(4, 3)) / 9
+    y, weights = rng.choice([-1.0, 1.0], (4, 1)), np.array([1.0, 0.5, 0.25, 1.0])
+    factors = BlockWeights(
+        public_private=2.0, private_private=3.0, public_label=5.0, private_label=7.0
+    )
+    made = MomentSums(
+        public=public, private=private[own], label=y if label == "public" else y[own],
+        row_weights=weights, bounds=RowBounds(public=1.0, private=1.0, label=label),
+        weights=factors, own=own,
+    )  # fmt: skip
+    weighed = weights[own, None] * private[own]
+    square = private[own].T @ weighed
+    upper = np.triu_indices(3)
+    packed = square[upper] * np.where(upper[0] == upper[1], 1.0, math.sqrt(2))
+    parts = [2 * public[own].T @ weighed, 3 * packed, 7 * weighed.T @ y[own]]
+    if label != "public":
+        parts.append(5 * public[own].T @ (weights[own, None] * y[own]))
+    exact = made.exact()
+    assert exact == pytest.approx(np.concatenate([part.ravel() for part in parts]))
+    read = made.read(exact, 0.5)
+    assert read.public_private == pytest.approx(public[own].T @ weighed)
+    assert read.private_private == pytest.approx(square)
+    assert read.private_label == pytest.approx(weighed.T @ y[own])
+    assert read.public_public == pytest.approx(public.T @ (weights[:, None] * public))
+    assert read.rows == 2.75
+    # A public label's sums are of all rows and exact; a released one has its noise.
+    rows = slice(0, 4) if label == "public" else own
+    assert read.public_label == pytest.approx(public[rows].T @ (weights[rows, None] * y[rows]))
+    assert read.public_label_variance == (0.0 if label == "public" else pytest.approx(0.01))
+    assert read.public_private_variance == pytest.approx(0.0625)
+    assert read.private_private_variance == pytest.approx(0.25 / 18)
+    assert read.private_label_variance == pytest.approx(0.25 / 49)
+
+
+def test_without_private_columns_only_the_label_has_noise():
+    weights = BlockWeights(
+        public_private=2.0, private_private=3.0, public_label=5.0, private_label=7.0
+    )
+    made = MomentSums(
+        public=np.eye(2), private=np.zeros((2, 0)), label=np.ones((2, 1)), row_weights=np.ones(2),
+        bounds=RowBounds(public=1.0, private=0.0, label="signed"), weights=weights, own=slice(0, 2),
+    )  # fmt: skip
+    exact = made.exact()
+    assert exact.tolist() == [5.0, 5.0]
+    read = made.read(exact, 1.0)
+    assert read.private_private.shape == (0, 0)
+    assert (read.public_private_variance, read.private_private_variance) == (0.0, 0.0)
+    assert read.private_label_variance == 0.0
+    assert read.public_label_variance == pytest.approx(0.04)

@@ -55,7 +55,9 @@ def test_a_replaced_row_moves_twice_its_norm_and_a_withheld_one_once():
 
 
 @pytest.mark.parametrize("kappa", [0.0, 0.3, 2.0, 50.0])
-@pytest.mark.parametrize(("bound", "radius", "norm"), [(4.0, 2.0, 1.0), (0.5, 3.0, 0.7)])
+@pytest.mark.parametrize(
+    ("bound", "radius", "norm"), [(4.0, 2.0, 1.0), (0.5, 3.0, 0.7), (40.0, 2.0, 1.0)]
+)
 def test_row_bounds_are_the_highest_point_over_all_moves(kappa, bound, radius, norm):
     """docs/proofs/admm_row.md, searched for on a grid."""
     h = np.linspace(0, 2 * radius, 2_000_001)
@@ -75,6 +77,9 @@ def test_only_two_kinds_of_noise_have_a_guarantee_and_one_a_smaller_cost_of_with
     ]  # fmt: skip
     assert ShareNoise(kind="row").withhold_share == math.sqrt(0.5)
     assert ShareNoise(kind="column").withhold_share == 1.0
+    # Nothing is drawn and nothing paid for where nothing is asked for.
+    none = ShareNoise()
+    assert (none.kind, none.rounds, none.ratio, none.std) == ("none", 0, 0.0, 0.0)
 
 
 def test_noise_spends_the_budget_of_its_relation_on_all_rounds():
@@ -215,3 +220,30 @@ def test_all_rounds_are_paid_before_the_first_share_even_of_nothing():
     assert book.spent() == 0.0
     side.share(residual=np.zeros(3), dual=np.zeros(3), rho=1.0, divisor=1)
     assert book.spent() > 0
+
+
+def test_noise_as_written_is_put_on_the_coefficients(releaser, monkeypatch):
+    matrix = np.random.default_rng(2).normal(size=(6, 2)) / 4
+    door = releaser()
+    monkeypatch.setattr(door, "unpaid_normal", lambda size: np.array([1.0, -2.0])[:size])
+    noise = ShareNoise(kind="as-written", std=0.25)
+    side = AdmmParty(matrix, strength=2.0, noise=noise, releaser=door)
+    ridge = np.linalg.solve(matrix.T @ matrix + 2 * np.eye(2), matrix.T @ np.ones(6))
+    assert asked(side, 6) == pytest.approx(matrix @ (ridge + np.array([0.25, -0.5])), rel=1e-9)
+    plain = AdmmParty(matrix, strength=2.0, noise=ShareNoise(), releaser=door)
+    assert asked(plain, 6) == pytest.approx(matrix @ ridge, rel=1e-9)
+
+
+@pytest.mark.parametrize(("strength", "inside"), [(1.0, False), (0.0, True)])
+def test_an_exact_ridge_is_left_where_it_is_and_no_ridge_is_put_into_its_ball(
+    releaser, monkeypatch, strength, inside
+):
+    Quiet(monkeypatch)
+    noise = ShareNoise(kind="column", rounds=1, ratio=0.5)
+    side = AdmmParty(np.eye(4), strength=strength, noise=noise, releaser=releaser())
+    monkeypatch.setattr(side.block, "solve", lambda *a, **k: np.array([9.0, 0.0, 0.0, 0.0]))
+    share = asked(side, 4)
+    from_half = np.linalg.norm(share - 0.5)
+    assert (from_half <= 1.0 + 1e-5) == inside
+    if not inside:
+        assert share == pytest.approx([9.0, 0.0, 0.0, 0.0], abs=1e-6)

@@ -48,6 +48,7 @@ _TRANSFORM = 20 * _UNIT  # relative error of an FFT in the 2-norm, per doubling 
 _PRODUCT = 2.25 * _UNIT  # relative error of one complex product, at least √5 units
 _DROPPED = 80.0  # where the composed spectrum is at most e^-80 it is set to zero
 _SPARE = 1.01  # for the rounding of the bounds on rounding
+_TILTS = (-9.0, 25.0)  # logarithms of the tilts among which the best is looked for
 _MAX_STEPS = 1_000_000_000  # beyond, rounding in the power of the spectrum is no longer small
 
 
@@ -133,7 +134,7 @@ class Composition:
             return (self._log_bound(theta, 0.0) - log_delta) / theta
 
         found = minimize_scalar(
-            epsilon_at, bounds=(-9.0, 25.0), method="bounded", options={"xatol": 1e-3}
+            epsilon_at, bounds=_TILTS, method="bounded", options={"xatol": 1e-3}
         )
         theta = math.exp(float(found.x))
         spare = self._rounding(theta) + 4 * _UNIT * abs(log_delta)
@@ -147,7 +148,7 @@ class Composition:
 
         def reach(sign: int) -> float:
             best = math.inf
-            for scale in (0.5, 1, 2, 3, 4, 5, 6, 7, 8, 10, 13):
+            for scale in range(1, 14):  # every one gives a bound that holds
                 step = sign * scale / spread
                 shifted = self._log_moment(theta + step)
                 best = min(best, (shifted - base + _CUT) / abs(step) - sign * mean)
@@ -185,7 +186,7 @@ class Composition:
     def delta(self, epsilon: float) -> float:
         """A delta that holds at `epsilon`, tight to about one part in a million."""
         found = minimize_scalar(
-            lambda t: self._log_bound(math.exp(t), epsilon), bounds=(-9.0, 25.0), method="bounded"
+            lambda t: self._log_bound(math.exp(t), epsilon), bounds=_TILTS, method="bounded"
         )
         theta = math.exp(float(found.x))
         losses, probabilities, above = self._tail(theta)
@@ -282,16 +283,16 @@ def _convolved(parts: Sequence[_Tilted], size: int) -> Floats:
     The sum of that over all frequencies bounds the error of every bin: by Cauchy and Schwarz for
     the transform, whose error is known in the 2-norm. Guarantee: docs/proofs/composition.md, 5.
     """
-    bounds = [part.largest for part in parts]
+    bounded = [(part, part.largest) for part in parts]
     log_size = np.zeros(size // 2 + 1)
-    for part, largest in zip(parts, bounds, strict=True):
+    for part, largest in bounded:
         log_size += part.count * np.log(largest)
     kept = log_size > -_DROPPED
     spectrum = np.ones(int(kept.sum()), dtype=np.complex128)
     composed = np.exp(log_size[kept])
     # Sums over the half that is stored count at most for half of the whole.
     error = 2 * _PRODUCT * (sum(part.count for part in parts) + len(parts)) * composed.sum()
-    for part, largest in zip(parts, bounds, strict=True):
+    for part, largest in bounded:
         spectrum *= _power(part.spectrum[kept], part.count)
         moved = part.count * (composed / largest[kept])
         error += math.sqrt(2) * part.transform_error * float(np.linalg.norm(moved))
@@ -392,15 +393,13 @@ def _reach(noise: float, rate: float, direction: Direction) -> float:
 
 def loss_moments(noise: float, rate: float, direction: Direction) -> tuple[float, float]:
     """Standard deviation and largest size of the loss of one sampled release."""
-    x = np.linspace(-1 - 13 * noise, 1 + 13 * noise, 8_001)
+    top = 1 + 13 * noise
+    x = np.linspace(-top, top, 8_001)
     log_base = -(x**2) / (2 * noise**2)
     with_row = _log_mixture(x, noise, rate)
-    if direction == "remove":
-        loss, log_density = with_row, log_base + with_row
-    elif direction == "add":
-        loss, log_density = -with_row, log_base
-    else:
-        loss, log_density = with_row - _log_mixture(-x, noise, rate), log_base + with_row
+    log_density = log_base if direction == "add" else log_base + with_row
+    # Of `add` it is the negative loss, which has the same spread.
+    loss = with_row - _log_mixture(-x, noise, rate) if direction == "replace" else with_row
     density = np.exp(log_density - log_density.max())
     density /= density.sum()
     mean = float(density @ loss)
@@ -431,9 +430,9 @@ def _sampled_delta(epsilon: Floats, noise: float, rate: float, direction: Direct
         return rate * _plain(inner, 1 / noise)
     if direction == "add":
         log_keep = math.log1p(-rate) if rate < 1 else -math.inf
-        scale = np.where(epsilon + log_keep < 0, -np.expm1(epsilon + log_keep), 0.0)
-        inner = math.log(rate) + epsilon - np.log(np.where(scale > 0, scale, 1.0))
-        return np.where(scale > 0, scale * _plain(inner, 1 / noise), 0.0)
+        scale: Floats = -np.expm1(np.minimum(epsilon + log_keep, 0.0))
+        inner = math.log(rate) + epsilon - np.log(np.maximum(scale, 1e-300))
+        return scale * _plain(inner, 1 / noise)
     if rate == 1:
         return _plain(epsilon, 2 / noise)
     # log(2 sinh(ε/2)(1 − q)/(2k)) with k = q e^{−1/2σ²}, which may underflow.

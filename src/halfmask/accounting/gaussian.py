@@ -9,6 +9,7 @@ Guarantee: docs/proofs/gaussian.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 from scipy.optimize import brentq
@@ -54,11 +55,12 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     high = mu * (mu / 2 - float(ndtri(delta))) + 1e-12
     while gaussian_delta(mu, high) > delta:
         high *= 1 + 1e-6
-    root: float = brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, high, xtol=1e-14, rtol=1e-14)
-    step = 1e-15
-    while gaussian_delta(mu, root) > delta:
-        root, step = root * (1 + step) + 1e-300, 2 * step
-    return root
+
+    def excess(epsilon: float) -> float:
+        return gaussian_delta(mu, epsilon) - delta
+
+    root = brentq(excess, 0.0, high, xtol=1e-14, rtol=1e-14)
+    return _made_safe(max(root, 1e-300), excess, upwards=1)
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -78,10 +80,16 @@ def _largest_mu(epsilon: float, delta: float) -> float:
         low /= 2
         if low < 1e-300:
             raise AccountingError(f"No noise gives epsilon={epsilon} at delta={delta}.")
-    root: float = brentq(
-        lambda m: gaussian_delta(m, epsilon) - delta, low, high, xtol=1e-300, rtol=1e-13
-    )
+
+    def excess(mu: float) -> float:
+        return gaussian_delta(mu, epsilon) - delta
+
+    return _made_safe(brentq(excess, low, high, xtol=1e-300, rtol=1e-13), excess, upwards=-1)
+
+
+def _made_safe(root: float, excess: Callable[[float], float], *, upwards: int) -> float:
+    """`root` moved by steps that double, up (1) or down (-1), until nothing is in excess."""
     step = 1e-15
-    while gaussian_delta(root, epsilon) > delta:
-        root, step = root * (1 - step), 2 * step
+    while excess(root) > 0:
+        root, step = root * (1 + upwards * step), 2 * step
     return root

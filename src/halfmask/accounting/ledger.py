@@ -82,10 +82,10 @@ class Entry:
     what: str
     events: tuple[Event, ...]
     hash: str
-    seeded: bool = False
-    run: str | None = None
-    part_of: int | None = None
-    refunds: int | None = None
+    seeded: bool
+    run: str | None
+    part_of: int | None
+    refunds: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -441,8 +441,8 @@ def read_head(path: Path) -> Head | None:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise LedgerError(f"{target.name} is not a regular file. {RESTORE}")
-        # One byte more than any head has: a longer one is none.
-        return parse_head(os.read(fd, _LONGEST_HEAD + 1), target.name)
+        # No head is as long: what is cut off here is none.
+        return parse_head(os.read(fd, _LONGEST_HEAD), target.name)
     finally:
         os.close(fd)
 
@@ -455,7 +455,7 @@ def write_head(path: Path, head: Head) -> None:
 def left_unfinished(path: Path) -> bool:
     """Whether a creation of the ledger at `path` was interrupted: no charge can be lost in it."""
     with locked(path, write=False) as fd:
-        content = os.pread(fd, 1 << 12, 0)
+        content = read_all(fd)
     return creation_unfinished(content) and not head_path(path).exists()
 
 

@@ -127,8 +127,9 @@ class Scaled:
         if not half > 0:
             return np.zeros(len(values))
         inside = np.clip(values, self.low, self.high)
+        # Within [0, 1]: rounding never swaps two numbers, and `half` is that of the upper end.
         share = (inside / 2 - self.low / 2) / half
-        return np.where(np.isnan(values), 0.0, np.clip(share * 2 - 1, -1.0, 1.0))
+        return np.where(np.isnan(values), 0.0, share * 2 - 1)
 
     def unscaled(self, numbers: np.ndarray) -> np.ndarray:
         """Values that `scaled` brings near these numbers; NaN stays NaN, for a missing one."""
@@ -201,8 +202,8 @@ class _Search:
             return
         self._low = edges[0] / 2
         wide = edges[-1] / 2 - self._low
-        with np.errstate(over="ignore"):
-            self._scale = (self._BUCKETS - 1) / wide if wide > 0 else 0.0
+        with np.errstate(over="ignore", divide="ignore"):
+            self._scale = (self._BUCKETS - 1) / wide
         if not np.isfinite(self._scale):
             return
         own = self._bucket(edges)
@@ -513,7 +514,7 @@ def level_codes(values: pa.ChunkedArray, levels: tuple[Level, ...]) -> np.ndarra
     found = pc.index_in(values, value_set=pa.array(words, TEXT))
     codes = np.asarray(pc.fill_null(found, -1)).astype(np.int64)
     alike = _Alike(words)
-    if not alike.places or not (codes < 0).any():
+    if not alike.places:
         return codes
     rest = pc.unique(values.filter(pa.array(codes < 0))).drop_null()
     known = [(word, code) for word in rest.to_pylist() if (code := alike.code(word)) >= 0]

@@ -39,7 +39,8 @@ def clip_rows(rows: Floats, norm: float) -> Floats:
     largest, scaled, lengths = _scaled(rows)
     with np.errstate(over="ignore"):
         inside = largest * lengths <= norm
-    outside = scaled * (norm / np.where(lengths > 0, lengths, 1.0))[:, None]
+    # Of a row that is not zero the length is at least 1: its largest entry is.
+    outside = scaled * (norm / np.maximum(lengths, 1.0))[:, None]
     return np.where(inside[:, None], rows, outside)
 
 

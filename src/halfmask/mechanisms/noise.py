@@ -112,8 +112,7 @@ def _tail(size: int, words: Words) -> Floats:
 def uniforms(size: int, words: Words) -> Floats:
     """(k + ½)/2⁶⁴ for each word k, rounded to the nearest double; small ones get 64 bits more."""
     bits = words(size)
-    values = bits.astype(np.float64)
-    values += 0.5
+    values = bits.astype(np.float64)  # with ½ added they would be the same doubles
     small = np.flatnonzero(bits < _SMALL)
     if len(small):
         values[small] = bits[small] + (words(len(small)).astype(np.float64) + 0.5) * 2.0**-64
