@@ -98,7 +98,9 @@ def report(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
         curve.note(step, 1 / step)
     parts = [{"predicted": p, "observed": 0.9 * p, "bar": 0.1, "rows": 50} for p in (0.1, 0.5)]
     covered = {**model.details["covered"], "reliability": parts}
-    replace(model, details={**model.details, **curve.details(), "covered": covered}).save(folder)
+    replace(model, details={**model.details, **curve.details(), "covered": covered}).save(
+        folder, overwrite=True
+    )
     run("report", folder, "--out", out, "--data", trained.data, "--audit", kept)
     return out
 

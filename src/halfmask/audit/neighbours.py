@@ -507,7 +507,8 @@ def _held(frame: Any, name: str) -> list[Any]:
         return list(column.to_pylist())
     except (ValueError, OverflowError):
         # Times beyond Python's own.
-        return [f"time {count}" for count in column.cast(pa.int64()).to_pylist()]
+        whole = pa.int32() if pa.types.is_date32(column.type) else pa.int64()
+        return [f"time {count}" for count in column.cast(whole).to_pylist()]
 
 
 def _neighbours(held: list[Any], other: list[Any], row: int, strict: bool) -> bool:
