@@ -346,9 +346,11 @@ class _View:
 
     def __init__(self, model: Model) -> None:
         if model.encoder is None or model.kind not in ("additive", "linear"):
+            reason = "a network has none" if model.encoder is not None else "it knows no columns"
+            advice = "use method 'additive'" if model.encoder is not None else "pass a schema"
             raise InputError(
-                f"There are no effects by column of a model by {model.method!r} without a schema, "
-                "or of a network: train with additive, gd or one-shot and a schema."
+                f"There are no effects by column of this model by {model.method!r}, since {reason}:"
+                f" {advice} and train again."
             )
         self.model = model
         self.additive = model.kind == "additive"
