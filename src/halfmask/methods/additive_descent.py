@@ -499,8 +499,7 @@ class Descent:
 
     def _variance(self, theta: Sequence[Floats]) -> float:
         """The variance of these coefficients' scores over rows, by released counts."""
-        pairs = zip(self._features, theta, strict=True)
-        return float(sum(np.sum((t @ f.covariance) * t) for f, t in pairs))
+        return float(PrivatePart(features=self._features, theta=[*theta], intercept=0.0).variance)
 
     def _zeros(self) -> list[Floats]:
         return [np.zeros(f.vectors.shape[1]) for f in self._features]
