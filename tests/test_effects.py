@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -392,3 +393,16 @@ def test_notebooks_show_models_statements_and_effects(model: HalfmaskClassifier)
     drawn = model.effects_._repr_html_()
     assert drawn.count("<svg") == 8
     assert "<script" not in drawn
+
+
+@pytest.mark.parametrize("looked", [False, True], ids=["asked for", "looked at"])
+def test_an_estimator_is_pickled_with_the_effects_that_were_asked_for(looked: bool) -> None:
+    model = fitted(census("half"), rows=TRAIN.slice(0, 300))
+    asked = model.effects_
+    shown = str(asked) if looked else ""
+    copy = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(copy.predict_proba(TEST), model.predict_proba(TEST))
+    if looked:
+        assert str(copy.effects_) == shown
+    else:
+        assert len(copy.effects_) == len(CENSUS.columns)

@@ -12,7 +12,7 @@ import html
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
@@ -285,10 +285,11 @@ def effects(
     view = _View(model)
     if draws is None:
         draws = DRAWS if len(view.codings) <= _MANY_COLUMNS else FEWER_DRAWS
-    return Effects(lambda: _found(view, draws, told or (lambda share, text: None)))
+    # By names alone, so that an estimator whose effects were asked for can still be pickled.
+    return Effects(partial(_found, view, draws, told))
 
 
-def _found(view: _View, draws: int, told: Callable[[float, str], None]) -> list[Effect]:
+def _found(view: _View, draws: int, told: Callable[[float, str], None] | None) -> list[Effect]:
     values = view.effects(view.model)
     low, high = _bars(view, values, draws, told)
     return [
@@ -667,14 +668,15 @@ def _plain_encoder(encoder: Encoder) -> Encoder:
 
 
 def _bars(
-    view: _View, values: list[Floats], draws: int, told: Callable[[float, str], None]
+    view: _View, values: list[Floats], draws: int, told: Callable[[float, str], None] | None
 ) -> tuple[list[Floats], list[Floats]]:
     """Ends of the bars: around each effect, as far as trainings on imagined rows lie apart."""
     drawn: list[list[Floats]] = [[] for _ in values]
     for place, model in enumerate(_trained(view, draws)):
         for column, effect in enumerate(view.effects(model)):
             drawn[column].append(effect)
-        told((place + 1) / draws, f"{place + 1} of {draws} trainings on imagined rows")
+        if told is not None:
+            told((place + 1) / draws, f"{place + 1} of {draws} trainings on imagined rows")
     wide = float(student.ppf(0.975, max(draws - 1, 1)))
     spreads = [np.std(each, axis=0, ddof=1) for each in drawn]
     # A column that this draw of noise has shrunk to nothing is as uncertain as its neighbours.
