@@ -47,6 +47,15 @@ def test_public_columns_and_classes_change_the_method() -> None:
     assert (found["method"], found["steps"]) == ("additive", 1)
 
 
+@pytest.mark.parametrize("extra", [("--public", "60"), ("--method", "additive")])
+def test_a_target_error_that_is_not_used_is_called_so(extra: tuple[str, str]) -> None:
+    assert run(*ADULT, *extra).stderr == ""
+    asked = run(*ADULT, *extra, "--target-error", "0.02", "--json")
+    assert json.loads(asked.stdout) == json.loads(run(*ADULT, *extra, "--json").stdout)
+    assert "--target-error is not used" in " ".join(asked.stderr.split())
+    assert run(*ADULT, "--target-error", "0.02").stderr == ""
+
+
 def _public(stage: dict[str, Any]) -> bool:
     return "public features" in stage["what"]
 

@@ -142,6 +142,7 @@ def _check(
 
 
 _METHODS = ("auto", "additive", "one-shot", "gd", "sgd", "dp-sgd", "label-span")
+_TARGET_ERROR = 0.01
 _ASSUMES = "rows of norm at most 1 and coefficients in the unit ball"
 
 
@@ -166,9 +167,7 @@ _ASSUMES = "rows of norm at most 1 and coefficients in the unit ball"
 @click.option(
     "--target-error",
     type=float,
-    default=0.01,
-    show_default=True,
-    help="The excess risk for which rows are counted.",
+    help=f"The excess risk for which rows are counted.  [default: {_TARGET_ERROR:g}]",
 )
 @click.option("--classes", type=int, help="Classes; 0 predicts a number.  [default: 2]")
 @click.option(
@@ -197,7 +196,7 @@ def plan(
     data: Path | None,
     epsilon: float,
     delta: float,
-    target_error: float,
+    target_error: float | None,
     classes: int | None,
     public: int | None,
     public_label: bool,
@@ -245,6 +244,7 @@ def plan(
             label_private=not public_label,
         )
         counted = float(rows)
+    target = _TARGET_ERROR if target_error is None else target_error
     if bound != "own":
         wanted = {"lecture": "gd", "paper": "sgd"}[bound]
         if method != wanted or schema_file is not None or plot is not None:
@@ -252,11 +252,18 @@ def plan(
                 f"--bound {bound} is for --method {wanted}, with --rows and --columns and without "
                 "--plot."
             )
-        (_emit_lecture if bound == "lecture" else _emit_paper)(task, target_error, as_json)
+        emit_bound = _emit_lecture if bound == "lecture" else _emit_paper
+        emit_bound(task, target, as_json)
         return
     # Public columns matter to the default on tables alone: then that is planned.
     reason = _additive(task, method, with_schema=schema_file is not None or bool(public))
     if reason is not None:
+        if target_error is not None:
+            note(
+                "There is no error bound of additive, so that --target-error is not used: the rows "
+                "needed are those to learn from columns at all. `halfmask check` says how much of "
+                "what columns tell will be kept."
+            )
         _emit_table_plan(task, counted, reason, plot, as_json)
         return
     if schema_file is not None:
@@ -264,7 +271,7 @@ def plan(
             f"A schema is for the plan of additive: for {method}, pass --rows and --columns "
             "(features after encoding)."
         )
-    made = make_plan(task, target_error=target_error, method=method)
+    made = make_plan(task, target_error=target, method=method)
     found: dict[str, Any] = {
         **made.to_json(),
         **_asked(task),
