@@ -160,6 +160,16 @@ def test_ledger_verify_reports_interrupted_charges(tmp_path: Path) -> None:
     assert "nothing was released" in run("ledger", "verify", file).stdout
 
 
+def test_a_ledger_that_is_not_found_is_looked_for_before_a_new_one_is_made(tmp_path: Path) -> None:
+    create = ("ledger", "create", tmp_path / "none" / "l", "--epsilon", 1, "--delta", 1e-6)
+    assert "Create it first" in refused(*create)
+    for command in ("show", "verify"):
+        elsewhere = refused("ledger", command, tmp_path / "none" / "l")
+        assert "folder of l does not exist. Check the path." in elsewhere
+        assert "There is no ledger l. Check the path" in refused("ledger", command, tmp_path / "l")
+        assert "ledger.jsonl" in refused("ledger", command, tmp_path)
+
+
 def test_ledger_commands_refuse_what_is_no_ledger(tmp_path: Path) -> None:
     file = tmp_path / "l"
     assert "no ledger l" in refused("ledger", "show", file)

@@ -367,8 +367,12 @@ def locked(path: Path, *, write: bool, create: bool = False) -> Iterator[int]:
             # The file may be exchanged while we wait for its lock: then the lock is on the old one.
             fd = os.open(path, flags, 0o666)
             try:
-                if not stat.S_ISREG(os.fstat(fd).st_mode):
-                    raise LedgerError(f"{path.name} is not a regular file. Name another one.")
+                mode = os.fstat(fd).st_mode
+                if not stat.S_ISREG(mode):
+                    instead = "Name another one."
+                    if stat.S_ISDIR(mode):
+                        instead = "Name the ledger in it: that of a model is called ledger.jsonl."
+                    raise LedgerError(f"{path.name} is not a regular file. {instead}")
                 fcntl.flock(fd, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
                 if _is_at(fd, path):
                     yield fd
@@ -380,9 +384,14 @@ def locked(path: Path, *, write: bool, create: bool = False) -> Iterator[int]:
                 os.close(fd)
     except FileNotFoundError:
         if not path.parent.is_dir():
-            message = f"The folder of {path.name} does not exist. Create it first."
+            advice = "Create it first." if create else "Check the path."
+            message = f"The folder of {path.name} does not exist. {advice}"
         else:
-            message = f"There is no ledger {path.name}. Make one with `halfmask ledger create`."
+            # A second ledger for the same rows would forget what is spent: the path comes first.
+            message = (
+                f"There is no ledger {path.name}. Check the path; for rows that have none yet, "
+                "make one with `halfmask ledger create`."
+            )
         raise LedgerError(message) from None
     except OSError as error:
         raise LedgerError(
