@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from halfmask.accounting.budget import Budget, printed
 from halfmask.data.derived import Derived
-from halfmask.data.encoding import MAX_LEARNT_LEVELS, declared, level_codes, with_made
+from halfmask.data.encoding import MAX_LEARNT_LEVELS, Levels, declared, level_codes, with_made
 from halfmask.data.frames import (
     A_NUMBER,
     CLASSES_OTHERWISE,
@@ -498,6 +498,16 @@ def _public_warnings(rows: FileRows, part: Column | Label) -> Iterator[Remark]:
             )
     if isinstance(part, Label):
         return
+    if part.kind == "bool" and total:
+        coding = declared(part)
+        assert isinstance(coding, Levels)
+        words_alone = pa.table({part.name: counts.field("values")})
+        if coding.codes(words_alone, part.name).min() >= len(coding.levels):
+            yield Remark(
+                part.name,
+                f"{where} is public and no value is true or false (or yes, no, 1, 0): every one is "
+                'read as "other". Declare kind = "category".',
+            )
     if distinct <= 1:
         yield Remark(part.name, f"{where} is public and holds one value at most: remove it.")
     elif _id_like(part, rows, distinct, total):

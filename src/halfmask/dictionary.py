@@ -94,8 +94,8 @@ def _declaration(cells: Mapping[str, str | None], where: str) -> dict[str, Any]:
                 "category, date or bool."
             )
         kind = _KIND_OF[plain]
-        if kind == "number" and categories and bounds is None:
-            kind = "category"  # numbers that are codes
+        if kind in ("number", "bool") and categories and bounds is None:
+            kind = "category"  # numbers that are codes, or words of their own for true and false
     made: dict[str, Any] = {"kind": kind}
     if kind in ("number", "date") and bounds is not None:
         made["bounds"] = list(bounds)

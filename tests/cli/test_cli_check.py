@@ -114,6 +114,27 @@ def test_every_fault_is_named_at_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "warned"), [(["ja", "nein"], True), (["yes", "no"], False), (["0", "x"], False)]
+)
+def test_a_public_truth_value_that_is_none_is_warned_of(
+    folder: Path, words: list[str], warned: bool
+) -> None:
+    smokes = [words[row % 2] for row in range(ROWS)]
+    told = {
+        role: messages(
+            checked(
+                {**columns(), "smokes": smokes},
+                schema=f'{SCHEMA}[columns.smokes]\nrole = "{role}"\nkind = "bool"\n',
+            ),
+            "warnings",
+        )
+        for role in ("public", "private")
+    }
+    assert ("no value is true or false" in told["public"]) == warned
+    assert told["private"] == ""
+
+
+@pytest.mark.parametrize(
     ("name", "is_id"),
     [(name, True) for name in ("id", "pid", "person", "customer_no", "CustomerNumber", "userId")]
     + [(name, False) for name in ("person_age", "user_income", "paid", "number", "no", "notes")],

@@ -218,6 +218,14 @@ def test_a_dictionary_fills_in_what_a_private_column_needs(people: Path) -> None
     assert "fill in: categories" in less.stdout, "work class is not described"
 
 
+def test_a_dictionarys_own_words_for_true_and_false_are_kept(people: Path) -> None:
+    done = with_dictionary(people, "name,kind,low,high,categories\nok,yesno,,,ja|nein\n")
+    expected = {"kind": "category", "categories": ["ja", "nein"]}
+    assert tomllib.loads(done.stdout)["columns"]["ok"] == expected
+    plain = with_dictionary(people, "name,kind,low,high,categories\nok,yesno,,,\n")
+    assert tomllib.loads(plain.stdout)["columns"]["ok"] == {"kind": "bool"}
+
+
 @pytest.mark.parametrize(
     ("row", "words"),
     [

@@ -308,6 +308,20 @@ def test_a_truth_value_needs_no_declaration() -> None:
     assert codes(schema, pd.Series([True, 0.5, None, "FALSE", 1.0], **OBJECT)) == [1, 2, 3, 0, 1]
 
 
+@pytest.mark.parametrize("role", ["public", "private"])
+def test_words_for_true_and_false_are_read_in_a_column_of_truth_values(role: Any) -> None:
+    schema = Schema(CLASSES, (Column("x", role, "bool"), Column("z", "private", "bool")))
+    written = ["yes", "No", "Y", "n", "T", "f", " YES ", "1", "maybe", "NA", "ja"]
+    frame = pa.table({"x": written, "z": [True] * len(written), "y": ["no"] * len(written)})
+    table = Encoder.fit(schema, frame).encode(frame)
+    block = table.public if role == "public" else table.private
+    assert np.asarray(block)[:, :4].argmax(axis=1).tolist() == [1, 0, 1, 0, 1, 0, 1, 1, 2, 3, 2]
+
+
+def test_words_for_true_and_false_are_levels_of_their_own_in_a_category() -> None:
+    assert codes(of_category("yes", "true"), pd.Series(["yes", "true", True, "Y"])) == [0, 1, 1, 2]
+
+
 class Unprintable:
     def __str__(self) -> str:
         raise RuntimeError("SECRET")

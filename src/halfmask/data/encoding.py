@@ -143,6 +143,11 @@ def _unit_json(unit: RangeUnit) -> dict[str, str]:
     return {} if unit == "number" else {"unit": unit}
 
 
+_TRUTHS = ("false", "true")
+# Other words for these, in capitals or not. A category of just these two levels reads the same.
+_TRUTH_WORDS = ("no", "yes", "n", "y", "f", "t")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Levels:
     """One-hot levels, then one place for any other value and one for a missing one."""
@@ -159,6 +164,9 @@ class Levels:
     def codes(self, table: pa.Table, column: str) -> np.ndarray:
         values = texts(table, column)
         codes = level_codes(values, self.levels)
+        if self.levels == _TRUTHS:
+            words = level_codes(pc.utf8_lower(values), _TRUTH_WORDS)
+            codes = np.where((codes < 0) & (words >= 0), words % 2, codes)
         missing = np.asarray(pc.is_null(values))
         codes[codes < 0] = len(self.levels)
         codes[missing] = len(self.levels) + 1
@@ -292,7 +300,7 @@ def declared(column: Column) -> Coding | None:
     if column.kind == "category":
         return None if column.categories is None else Levels(levels=column.categories)
     if column.kind == "bool":
-        return Levels(levels=("false", "true"))
+        return Levels(levels=_TRUTHS)
     if column.bounds is None:
         return None
     low, high = (_bound(end) for end in column.bounds)
