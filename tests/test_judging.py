@@ -19,7 +19,7 @@ from halfmask.model import Model
 from halfmask.report.card import markdown
 from halfmask.report.covered import ALL_PUBLIC, covered_scores
 from halfmask.report.facts import gather
-from halfmask.scoring import _of_pools
+from halfmask.scoring import _of_pools, told_scores
 
 SCHEMA = """
 [label]
@@ -136,6 +136,13 @@ def test_a_large_bar_is_written_out() -> None:
     covered = covered_scores({"covered": {"rmse": 76.7612, "rmse_bar": 0.0251}})
     assert covered is not None
     assert covered.score_rows() == [["RMSE", "76.76", "± 0.025"]]
+
+
+def test_the_mean_alone_is_written_out_like_the_scores_beside_it() -> None:
+    stored = {"rmse": 19810.4, "rmse_bar": 5900.0}
+    covered = covered_scores({"covered": stored, "spread": 38230.6, "base": 60000.0})
+    assert covered is not None
+    assert covered.compared == "To compare, the mean alone has about RMSE 38,230."
 
 
 def test_where_every_column_is_public_the_model_is_theirs() -> None:
@@ -267,3 +274,8 @@ def test_every_class_has_a_line_that_looks_like_no_other() -> None:
         assert [line.get_label() for line in named] == list(curves)
         looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in named}
         assert len(looks) == 12
+
+
+def test_a_score_of_a_label_in_a_small_unit_is_not_shown_as_zero() -> None:
+    assert told_scores({"rmse": 1.959e-6, "r2": -2e-17}) == "RMSE 1.959e-06, R² -0.0000"
+    assert told_scores({"rows": 1200, "rmse": 0.5, "r2": None}) == "rows 1,200, RMSE 0.5000, R² -"

@@ -19,6 +19,7 @@ from halfmask.table import CodedFeatures, Table
 from halfmask.types import Floats
 
 _SHOWN = {"log_loss": "log loss", "auc": "AUC", "rmse": "RMSE", "r2": "R²"}
+_ROUNDING = 1e-15  # what is left of a zero
 
 
 def shown_score(name: str) -> str:
@@ -26,10 +27,16 @@ def shown_score(name: str) -> str:
     return _SHOWN.get(name, name)
 
 
+def shown_value(value: float) -> str:
+    """A score to four places; a smaller one, as of a label in a small unit, to four digits."""
+    return f"{value:.4g}" if _ROUNDING < abs(value) < 1e-3 else f"{value:.4f}"
+
+
 def told_scores(found: Mapping[str, Any]) -> str:
     """Scores in a line, a dash where one is not defined."""
     shown = {
-        n: "-" if v is None else f"{v:,}" if n == "rows" else f"{v:.4f}" for n, v in found.items()
+        n: "-" if v is None else f"{v:,}" if n == "rows" else shown_value(v)
+        for n, v in found.items()
     }
     return ", ".join(f"{shown_score(name)} {value}" for name, value in shown.items())
 
@@ -65,6 +72,16 @@ def score_rows(
             "r2": float(r2_score(label, predicted)) if len(label) > 1 else None,
         }
     return class_scores(label, predicted)
+
+
+def beside_a_constant(
+    label: NDArray[Any], predicted: NDArray[np.float64], *, numbers: bool
+) -> dict[str, Any]:
+    """What `score_rows` finds, and what a constant would reach on these rows."""
+    result: dict[str, Any] = dict(score_rows(label, predicted, numbers=numbers))
+    result["constant"] = _constant(label, predicted, numbers=numbers)
+    result["better_than_constant"] = _better(result, numbers=numbers)
+    return result
 
 
 def class_scores(label: NDArray[Any], predicted: NDArray[np.float64]) -> dict[str, float | None]:
@@ -125,12 +142,10 @@ def judge(
         raise DataError("No row has a label: pass rows of which some have one.")
     label, predicted = np.concatenate(labels), np.concatenate(found)
     numbers = model.task == "regression"
-    result: dict[str, Any] = dict(score_rows(label, predicted, numbers=numbers))
+    result = beside_a_constant(label, predicted, numbers=numbers)
     result["without_label"] = start - len(label)
-    result["constant"] = _constant(label, predicted, numbers=numbers)
     if free:
         result["public_columns_alone"] = _brief(label, np.concatenate(free), numbers=numbers)
-    result["better_than_constant"] = _better(result, numbers=numbers)
     if not numbers:
         classes = [str(name) for name in model.classes or ()]
         result |= _by_class(label, predicted, classes)

@@ -88,6 +88,8 @@ def test_a_model_of_numbers_predicts_and_is_evaluated_in_the_labels_units(files,
     measured = json.loads(done.stdout)
     assert measured["rmse"] == pytest.approx(error, rel=1e-9)
     assert measured["r2"] > 0.9
+    assert measured["constant"]["rmse"] > measured["rmse"]
+    assert measured["better_than_constant"] is True
     model = VerticalModel.load(files / "model")
     assert (model.classes, model.label_bounds) == (None, (-50.0, 150.0))
     assert model.predicted(np.array([-9.0, 0.0, 9.0])).tolist() == [-50.0, 50.0, 150.0]

@@ -329,6 +329,11 @@ def test_a_vertical_model_is_evaluated_and_reported_with_every_partys_statement(
     assert measured["rows"] == 60
     assert measured["log_loss"] == pytest.approx(told["test_loss"], abs=1e-9)
     assert measured["covered_by_guarantee"] is False
+    better = measured["log_loss"] < measured["constant"]["log_loss"]
+    assert measured["better_than_constant"] is better
+    shown = called("evaluate", files / "model", files / "new-labels.csv", *rows_here(files)).stdout
+    assert "To compare, a constant: accuracy" in shown
+    assert ("NO BETTER THAN A CONSTANT" in shown) is not better
     for form in ("html", "md", "json", "card"):
         out = files / f"report.{form}"
         done = called("report", files / "model", "--out", out, "--format", form, "--json")

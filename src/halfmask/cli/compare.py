@@ -26,7 +26,7 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.methods.auto import Choice
 from halfmask.model import Model
 from halfmask.progress import part_of
-from halfmask.scoring import scores
+from halfmask.scoring import scores, shown_value
 from halfmask.storage import json_text, write_text
 from halfmask.table import Encoder, Table, read_frame
 from halfmask.training import choose_method, train, whole_seconds
@@ -387,7 +387,7 @@ def _shown(result: Mapping[str, Any]) -> object:
     )
 
     def cells(row: Mapping[str, Any]) -> list[str]:
-        measured = ["undefined" if row[m] is None else f"{row[m]:.4f}" for m in metrics]
+        measured = ["undefined" if row[m] is None else shown_value(row[m]) for m in metrics]
         return [_name(row), printed(row["epsilon"]), *measured, f"{row['seconds']}"]
 
     headings = ("method", "epsilon", *(name.replace("_", " ") for name in metrics), "seconds")

@@ -120,7 +120,8 @@ def evaluate(
         if by is not None or reference is not None:
             raise InputError("--by and --reference are for a model of one table.")
         scored = _vertical_scores(model, data, parties)
-        text = "\n".join([*_lines(scored), EVALUATION_NOT_COVERED])
+        lines = _main_lines(scored, "More rows or a larger\nepsilon may help.")
+        text = "\n".join([*lines, EVALUATION_NOT_COVERED])
         emit({**scored, "covered_by_guarantee": False}, text, as_json)
         return
     if parties:
@@ -162,20 +163,11 @@ def _text(measured: dict[str, Any], by: str | None) -> str:
     """Within 80 columns."""
     from halfmask.scoring import reference_lines, told_scores
 
-    lines = _lines({name: measured[name] for name in _MAIN if name in measured})
-    if measured["without_label"]:
-        lines.append(f"Left out, since they have no label: {measured['without_label']:,} rows.")
-    for title, key in (
-        ("a constant", "constant"),
-        ("the public columns alone", "public_columns_alone"),
-    ):
-        if key in measured:
-            lines.append(f"To compare, {title}: {told_scores(measured[key])}.")
-    if not measured["better_than_constant"]:
-        lines.append(
-            "On these rows the model is NO BETTER THAN A CONSTANT. More rows, a larger\n"
-            "epsilon or more public columns may help: halfmask check says how much."
-        )
+    lines = _main_lines(
+        measured,
+        "More rows, a larger\n"
+        "epsilon or more public columns may help: halfmask check says how much.",
+    )
     if "classes" in measured:
         lines += ["", f"{'class':<24}{'rows':>9}{'precision':>11}{'recall':>9}{'calibration':>13}"]
         for name, each in measured["classes"].items():
@@ -192,6 +184,24 @@ def _text(measured: dict[str, Any], by: str | None) -> str:
     if "reference" in measured:
         lines += reference_lines(measured["reference"], "fitted on --reference, on these rows")
     return "\n".join([*lines, "", EVALUATION_NOT_COVERED])
+
+
+def _main_lines(measured: Mapping[str, Any], advice: str) -> list[str]:
+    """The scores, and what they are to be held against; `advice` where they are no better."""
+    from halfmask.scoring import told_scores
+
+    lines = _lines({name: measured[name] for name in _MAIN if name in measured})
+    if measured.get("without_label"):
+        lines.append(f"Left out, since they have no label: {measured['without_label']:,} rows.")
+    for title, key in (
+        ("a constant", "constant"),
+        ("the public columns alone", "public_columns_alone"),
+    ):
+        if key in measured:
+            lines.append(f"To compare, {title}: {told_scores(measured[key])}.")
+    if not measured["better_than_constant"]:
+        lines.append(f"On these rows the model is NO BETTER THAN A CONSTANT. {advice}")
+    return lines
 
 
 def reference_of(model: Model, training: Path, data: Path) -> dict[str, Any]:
@@ -223,13 +233,13 @@ def is_vertical(model: Path) -> bool:
     return model.suffix == ".toml" or (model / VERTICAL_FILE).is_file()
 
 
-def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[str, float | None]:
+def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[str, Any]:
     import numpy as np
 
     from halfmask.cli.vertical import load_model, named_files, scores_of
     from halfmask.data.encoding import level_codes
     from halfmask.data.frames import check_columns, numbers, texts
-    from halfmask.scoring import class_scores, score_rows
+    from halfmask.scoring import beside_a_constant
     from halfmask.table import read_frame
     from halfmask.vertical.queries import read_ids
 
@@ -248,7 +258,7 @@ def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[st
             row = int(np.isnan(wanted).argmax()) + 1
             raise DataError(f"Column {model.label!r}, row {row}: the label is missing.")
         found = scores_of(run, model, read_ids(data, model.id), files)
-        return score_rows(wanted, model.predicted(found), numbers=True)
+        return beside_a_constant(wanted, model.predicted(found), numbers=True)
     codes = level_codes(texts(frame, model.label), model.classes)
     if (codes < 0).any():
         row = int((codes < 0).argmax()) + 1
@@ -256,15 +266,15 @@ def _vertical_scores(run: Path, data: Path, parties: tuple[str, ...]) -> dict[st
             f"Column {model.label!r}, row {row}: expected one of the classes that were declared."
         )
     found = scores_of(run, model, read_ids(data, model.id), files)
-    return class_scores(codes, model.probabilities(found))
+    return beside_a_constant(codes, model.probabilities(found), numbers=False)
 
 
 def _lines(measured: Mapping[str, float | None]) -> list[str]:
-    from halfmask.scoring import shown_score
+    from halfmask.scoring import shown_score, shown_value
 
     def shown(value: float | None) -> str:
         if value is None:
             return "undefined: these rows hold one class only"
-        return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+        return f"{value:,}" if isinstance(value, int) else shown_value(value)
 
     return [f"{shown_score(name):>10}  {shown(value)}" for name, value in measured.items()]

@@ -98,7 +98,7 @@ class Covered:
         if self.constant is None or self._main not in self.scores:
             return
         what = "the base rate alone has" if self.classes else "the mean alone has about"
-        yield f"To compare, {what} {_NAMES[self._main]} {self.constant:.4g}."
+        yield f"To compare, {what} {_NAMES[self._main]} {_figure(self.constant, 4)}."
         value, bar = self.scores[self._main]
         if value >= self.constant:
             yield "This model is no better than a constant."

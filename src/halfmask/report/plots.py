@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from halfmask.scoring import shown_value
 from halfmask.storage import replacing
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ def method_bars(rows: Sequence[tuple[str, float]], *, metric: str, ax: Axes | No
         ax.barh(names, [value for _, value in rows], color=SERIES[0], height=0.6)
         for place, (_, value) in enumerate(rows):
             ax.annotate(
-                f"{value:.4f}",
+                shown_value(value),
                 (max(value, 0.0), place),
                 xytext=(4, 0),
                 textcoords="offset points",

@@ -10,7 +10,7 @@ from halfmask.accounting.budget import printed
 from halfmask.accounting.events import Relation
 from halfmask.report.facts import Facts
 from halfmask.report.plots import percent
-from halfmask.scoring import shown_score
+from halfmask.scoring import shown_score, shown_value
 from halfmask.statement import NOT_PRIVATE, Statement, likelihood, short
 
 _MOST_NAMES = 30
@@ -207,7 +207,7 @@ def score_table_rows(facts: Facts) -> list[list[str]]:
 def _cell(value: Any, missing: str = "-") -> str:
     if value is None:
         return missing
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else shown_value(value)
 
 
 def class_rows(facts: Facts) -> list[list[str]]:
