@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from halfmask import HalfmaskClassifier, HalfmaskRegressor, Schema
 from halfmask.cli import main
 from halfmask.model import Model
 from halfmask.report.card import markdown
-from halfmask.report.covered import ALL_PUBLIC, covered_scores
+from halfmask.report.covered import ALL_PUBLIC, WEIGHED, covered_scores
 from halfmask.report.facts import gather
 from halfmask.scoring import _of_pools, told_scores
 
@@ -279,3 +280,27 @@ def test_every_class_has_a_line_that_looks_like_no_other() -> None:
 def test_a_score_of_a_label_in_a_small_unit_is_not_shown_as_zero() -> None:
     assert told_scores({"rmse": 1.959e-6, "r2": -2e-17}) == "RMSE 1.959e-06, R² -0.0000"
     assert told_scores({"rows": 1200, "rmse": 0.5, "r2": None}) == "rows 1,200, RMSE 0.5000, R² -"
+
+
+@pytest.mark.parametrize("most", [1, 3], ids=["one row each", "some with three"])
+def test_scores_by_person_are_not_held_against_a_base_rate_by_row(most: int) -> None:
+    rng = np.random.default_rng(5)
+    times = np.where(rng.random(2000) < 0.25, most, 1)
+    person = np.repeat(np.arange(2000), times)
+    again = np.repeat(times == 3, times)
+    ill = rng.random(len(person)) < np.where(again, 0.9, 0.05)
+    frame = pa.table(
+        {
+            "person": person,
+            "open": rng.uniform(0, 1, len(person)),
+            "hidden": rng.uniform(0, 1, len(person)),
+            "y": np.where(ill, "b", "a"),
+        }
+    )
+    tables = SCHEMA.format(label="private") + f'[unit]\ncolumn = "person"\nmax_rows = {most}\n'
+    model = HalfmaskClassifier(Schema.from_dict(tomllib.loads(tables)), epsilon=1.0).fit(frame)
+    covered = covered_scores(model.model_.details)
+    assert covered is not None
+    assert (covered.compared == WEIGHED) == (most == 3)
+    assert covered.to_json()["weighed_rows"] is (most == 3)
+    assert ("To compare" in covered.text(seeded=False)) == (most == 1)

@@ -439,6 +439,9 @@ class AdditiveRun:
             "stages": [asdict(each) for each in stages],
             "rows_counted": self._n / self._most,
         }
+        if self._n < total_of(self._given, releaser.shards):
+            # Covered scores are means by these weights, while the base rate is nearly one of rows.
+            self.details["weighed_rows"] = True
 
     def _set_target(self, table: Table) -> None:
         """0/1, or a number as [-1, 1]; `labelled` is 0 where a private label is missing."""

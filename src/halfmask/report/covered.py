@@ -29,6 +29,11 @@ CONSTANT = (
     "answer. More rows, a larger epsilon or a public label may help; halfmask check says how much."
 )
 ALL_PUBLIC = "Every column is public: these are the scores of the public columns alone."
+WEIGHED = (
+    "Rows do not count alike in these scores: those of a person with several rows count less. "
+    "Scores by row, as halfmask evaluate tells them, may differ by more than the bar, and so may "
+    "the base rate: they are not compared here."
+)
 SCORE_HEADINGS = ["Score", "Value", "Bar"]
 RELIABILITY_HEADINGS = ["Predicted", "Observed", "Bar"]
 _NAMES = {"log_loss": "log loss", "auc": "AUC", "accuracy": "accuracy", "rmse": "RMSE"}
@@ -66,6 +71,7 @@ class Covered:
     base: float | list[float] | None = None  # share of the second class, or each, or the mean
     public_alone: Mapping[str, Score] = field(default_factory=dict)  # without a bar: a free model's
     all_public: bool = False  # all columns, under a private label
+    weighed: bool = False  # rows of large units count less in scores, not in the base rate
 
     def to_json(self) -> dict[str, Any]:
         """The scores as a JSON object."""
@@ -80,6 +86,7 @@ class Covered:
                 **{name: score.value for name, score in self.public_alone.items()},
                 **{f"{name}_bar": score.bar for name, score in self.public_alone.items()},
             },
+            "weighed_rows": self.weighed,
             "compared": self.compared,
             "reliability": [part._asdict() for part in self.reliability],
         }
@@ -87,6 +94,8 @@ class Covered:
     @property
     def compared(self) -> str | None:
         """The model beside the base rate and the public columns alone, in a few sentences."""
+        if self.weighed:
+            return f"{ALL_PUBLIC} {WEIGHED}" if self.all_public else WEIGHED
         told = [*self._constant_told(), *self._public_told()]
         return " ".join(told) or None
 
@@ -213,6 +222,7 @@ def covered_scores(details: Mapping[str, Any]) -> Covered | None:
             base=details.get("base"),
             public_alone=_alone(details, stored),
             all_public=bool(plan.get("public")) and not plan.get("descent"),
+            weighed=bool(details.get("weighed_rows")),
         )
 
     return rebuilt(read, "its covered scores")
