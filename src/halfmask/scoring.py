@@ -19,6 +19,7 @@ from halfmask.table import CodedFeatures, Table
 from halfmask.types import Floats
 
 _SHOWN = {"log_loss": "log loss", "auc": "AUC", "rmse": "RMSE", "r2": "R²"}
+_NO_LABEL = "No row has a label: pass rows of which some have one."
 _ROUNDING = 1e-15  # what is left of a zero
 
 
@@ -56,7 +57,7 @@ def scores(model: Model, rows: Table | Iterable[Table]) -> dict[str, float | Non
         labels.append(known.label)
         found.append(_predicted(model, known))
     if not labels:
-        raise DataError("No row has a label: pass rows of which some have one.")
+        raise DataError(_NO_LABEL)
     label, predicted = np.concatenate(labels), np.concatenate(found)
     return score_rows(label, predicted, numbers=model.task == "regression")
 
@@ -79,7 +80,7 @@ def beside_a_constant(
 ) -> dict[str, Any]:
     """What `score_rows` finds, and what a constant would reach on these rows."""
     result: dict[str, Any] = dict(score_rows(label, predicted, numbers=numbers))
-    result["constant"] = _constant(label, predicted, numbers=numbers)
+    result["constant"] = _constant(label, 0 if numbers else predicted.shape[1])
     result["better_than_constant"] = _better(result, numbers=numbers)
     return result
 
@@ -139,7 +140,7 @@ def judge(
         alone = _public_alone(model, rows)
         free += [] if alone is None else [alone]
     if not labels:
-        raise DataError("No row has a label: pass rows of which some have one.")
+        raise DataError(_NO_LABEL)
     label, predicted = np.concatenate(labels), np.concatenate(found)
     numbers = model.task == "regression"
     result = beside_a_constant(label, predicted, numbers=numbers)
@@ -201,11 +202,20 @@ def _brief(label: NDArray[Any], predicted: Floats, *, numbers: bool) -> dict[str
     return {name: value for name, value in scored.items() if name != "rows"}
 
 
-def _constant(label: NDArray[Any], predicted: Floats, *, numbers: bool) -> dict[str, float | None]:
+def constant_of(rows: Table) -> dict[str, float]:
+    """What one answer for all of these rows would reach; an error where none has a label."""
+    if rows.unlabelled.all():
+        raise DataError(_NO_LABEL)
+    known = rows.labelled()
+    assert known.label is not None
+    return _constant(known.label, len(rows.classes or ()))
+
+
+def _constant(label: NDArray[Any], classes: int) -> dict[str, float]:
     """One answer for all rows: the mean of these rows, or the share of each class in them."""
-    if numbers:
+    if not classes:
         return {"rmse": float(np.std(label)), "r2": 0.0}
-    share = np.bincount(label, minlength=predicted.shape[1]) / len(label)
+    share = np.bincount(label, minlength=classes) / len(label)
     seen = share[share > 0]
     return {"accuracy": float(share.max()), "log_loss": float(-(seen * np.log(seen)).sum()) + 0.0}
 

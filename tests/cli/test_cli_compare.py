@@ -182,3 +182,27 @@ def test_mistakes_are_answered_before_anything_is_spent(
     result = compare(files, *options, code=2)
     assert words in result.output
     assert not (files / "x").exists()
+
+
+def test_methods_stand_beside_a_constant(files: Path) -> None:
+    options = ("--methods", "auto,gd", "--epsilon", 1, "--test", files / "test.csv")
+    found = json.loads(compare(files, *options, "--json").stdout)
+    share = (read_frame(files / "test.csv")["y"].to_numpy() == "yes").mean()
+    assert found["constant"]["accuracy"] == max(share, 1 - share)
+    assert "To compare, a constant: accuracy" in compare(files, *options).stdout
+    alone = compare(files, "--methods", "gd", "--epsilon", 1, "--out", files / "kept").stdout
+    assert "constant" not in alone
+
+
+def test_test_rows_without_a_label_end_it_before_anything_is_spent(files: Path) -> None:
+    skipping = SCHEMA.replace("classes =", 'missing = "skip"\nclasses =')
+    (files / "schema.toml").write_text(skipping, encoding="utf-8")
+    frame = read_frame(files / "test.csv")
+    blank_labels = frame.set_column(2, "y", pa.array([""] * frame.num_rows))
+    pyarrow.csv.write_csv(blank_labels, files / "unlabelled.csv")
+    budget = files / "budget"
+    Ledger.create(budget, epsilon=1.0, delta=1e-6)
+    options = ("--methods", "gd", "--epsilon", 1, "--ledger", budget)
+    answer = compare(files, *options, "--test", files / "unlabelled.csv", code=2)
+    assert "No row has a label" in answer.stderr
+    assert Ledger.open(budget).entries() == ()

@@ -26,7 +26,7 @@ from halfmask.mechanisms.noise import noise_source
 from halfmask.methods.auto import Choice
 from halfmask.model import Model
 from halfmask.progress import part_of
-from halfmask.scoring import scores, shown_value
+from halfmask.scoring import constant_of, scores, shown_value, told_scores
 from halfmask.storage import json_text, write_text
 from halfmask.table import Encoder, Table, read_frame
 from halfmask.training import choose_method, train, whole_seconds
@@ -287,6 +287,8 @@ def compare(
     test = None
     if test_file is not None:
         test = encoder.encode(read_frame(test_file), with_label=True, with_unit=False)
+    # Before anything is spent: it fails where no row has a label.
+    constant = None if test is None else constant_of(test)
     note(SPENDS)
     planned = plan_comparison(table, names, budget, configs=configs)
     book = None
@@ -333,6 +335,7 @@ def compare(
         "spent": total.spent(),
         "rows": table.n,
         "methods": rows,
+        "constant": constant,
         "covered_by_guarantee": False,
         "ledger": None if book is None else str(book.path),
         "figure": None,
@@ -393,7 +396,11 @@ def _shown(result: Mapping[str, Any]) -> object:
     headings = ("method", "epsilon", *(name.replace("_", " ") for name in metrics), "seconds")
     table = grid(title, headings, map(cells, rows))
     words: list[Any] = [table]
-    words += [COMPARISON_NOT_COVERED] if metrics else []
+    if metrics:
+        words += [
+            f"To compare, a constant: {told_scores(result['constant'])}.",
+            COMPARISON_NOT_COVERED,
+        ]
     if result["ledger"]:
         words.append(f"Charged to {result['ledger']}.")
     folder = next((row["model"] for row in rows if row["model"]), None)
