@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import importlib.util
 import json
+import lzma
 import os
 import re
 import shutil
@@ -11,12 +14,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.ipc
 import pytest
 from click.testing import CliRunner, Result
 
@@ -268,6 +272,47 @@ def test_a_spreadsheet_is_answered_with_advice(tmp_path: Path) -> None:
     done = halfmask("init", tmp_path / "people.xlsx", "--label", "y")
     assert done.exit_code == 2
     assert "save the sheet as CSV" in done.stderr
+
+
+def _arrow(rows: bytes) -> bytes:
+    table = pyarrow.csv.read_csv(pa.BufferReader(rows))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as written:
+        written.write_table(table)
+    return bytes(sink.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("packed", "advice"),
+    [
+        (gzip.compress, "packed by gzip: let its name end in .gz"),
+        (lzma.compress, "packed by xz: unpack it"),
+        (bz2.compress, "packed by bzip2: unpack it"),
+        (_arrow, "an Arrow (Feather) file: write it as Parquet or CSV"),
+        (lambda rows: b'[{"a": 1, "b": "x"}]', "seems to be JSON: write it as CSV or Parquet"),
+        (lambda rows: b'{"a": 1}\n{"a": 2}\n', "seems to be JSON: write it as CSV or Parquet"),
+        (lambda rows: b"sep=,\n" + rows, "Is the first line the one with the names"),
+        (lambda rows: b"Our people\n" + rows, "expected 1 value as in the header, got 3."),
+    ],
+)
+def test_files_of_another_form_are_called_what_they_are(
+    tmp_path: Path, packed: Callable[[bytes], bytes], advice: str
+) -> None:
+    rows = b"".join(b"%d,%d,x\n" % (place, 7 * place) for place in range(500))
+    (tmp_path / "rows.csv").write_bytes(packed(b"a,b,c\n" + rows))
+    done = halfmask("init", tmp_path / "rows.csv")
+    assert done.exit_code == 2
+    assert advice in " ".join(done.stderr.split())
+    assert done.stdout == ""
+
+
+def test_only_a_first_row_that_does_not_fit_asks_for_the_header(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n1,2,3\n")
+    done = halfmask("init", tmp_path / "rows.csv")
+    assert "data row 2: expected 2 values as in the header, got 3" in " ".join(done.stderr.split())
+    assert "Is the first line" not in done.stderr
+    (tmp_path / "rows.csv").write_text("[a],[b]\n1,2\n")
+    assert halfmask("init", tmp_path / "rows.csv").exit_code == 0
 
 
 @pytest.mark.parametrize("content", ["x", "a,b\n1,2,3\n"])

@@ -29,6 +29,13 @@ from halfmask.progress import tell
 
 _PARQUET_MAGIC = b"PAR1"
 _OFFICE_MAGIC = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # xlsx and ods are zip files; xls is older
+_NOT_TEXT = {
+    b"\x1f\x8b": "is packed by gzip: let its name end in .gz, or unpack it.",
+    b"\xfd7zXZ": "is packed by xz: unpack it.",
+    b"BZh": "is packed by bzip2: unpack it.",
+    b"\x28\xb5\x2f\xfd": "is packed by zstd: unpack it.",
+    b"ARROW1": "is an Arrow (Feather) file: write it as Parquet or CSV.",
+}
 # Rows decoded at once: enough for the work per piece to count, few enough for little memory.
 _PIECE = 1 << 15
 # A larger CSV is converted piece by piece, a smaller one read whole.
@@ -417,6 +424,8 @@ def _header(content: bytes, name: str) -> tuple[list[str], str]:
         line = next((line for line in text if line.strip()), "")
         if not line:
             raise DataError(f"{name} is empty: expected a header line and at least one row.")
+        if line.lstrip().startswith(('{"', "[{")):
+            raise DataError(f"{name} seems to be JSON: write it as CSV or Parquet.")
         delimiter = max((",", ";", "\t", "|"), key=line.count)
         record = next(csv.reader(_then(line, text), delimiter=delimiter, strict=True))
     except UnicodeDecodeError:
@@ -481,14 +490,20 @@ def _csv_error(content: bytes, name: str, options: dict[str, Any]) -> DataError:
     if broken:
         row = broken[0]
         where = "" if row.number is None else f", data row {row.number - 1}"
+        values = "1 value" if row.expected_columns == 1 else f"{row.expected_columns} values"
+        # A title, a comment or Excel's "sep=;" above the names is found at the first row.
+        above = " Is the first line the one with the names of the columns?"
         return DataError(
-            f"{name}{where}: expected {row.expected_columns} values as in the header, got "
-            f"{row.actual_columns}. Check for a missing or extra delimiter or an unclosed quote."
+            f"{name}{where}: expected {values} as in the header, got {row.actual_columns}. Check "
+            f"for a missing or extra delimiter or an unclosed quote.{above * (row.number == 2)}"
         )
     return DataError(f"{name} is not a CSV file that can be read: check delimiters and quotes.")
 
 
 def _not_utf8(name: str, content: bytes) -> DataError:
+    for start, told in _NOT_TEXT.items():
+        if content.startswith(start):
+            return DataError(f"{name} {told}")
     try:
         content.decode("utf-8")
         line = 1
