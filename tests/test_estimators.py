@@ -511,3 +511,35 @@ def test_an_unknown_option_is_refused_before_a_charge(method: str) -> None:
     with pytest.raises(InputError, match="stpes"):
         model.fit(frame())
     assert budget.events() == ()
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA], ids=["None", "nan", "NA"])
+def test_a_missing_label_among_words_is_named_by_its_row(missing: Any) -> None:
+    labels = np.array(["SECRET", "b", missing, "b"] * 10, dtype=object)
+    with pytest.raises(DataError, match=r"^y, row 3: the label is missing\. Fill it in") as caught:
+        HalfmaskClassifier().fit(np.eye(40), labels)
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda y: y.reshape(-1, 1),
+        lambda y: pd.DataFrame({"anything": y}),
+        lambda y: pl.DataFrame({"anything": y}),
+        lambda y: pa.table({"anything": y}),
+    ],
+    ids=["array", "pandas", "polars", "pyarrow"],
+)
+def test_labels_may_be_a_frame_of_one_column_beside_a_schema(form: Any) -> None:
+    schema = Schema(Label("y", "private", classes=(0, 1)), (Column("x", "public", "number"),))
+    X, y = pd.DataFrame({"x": np.arange(200.0)}), (np.arange(200) > 99).astype(int)
+    model = HalfmaskClassifier(schema, epsilon=20.0, unsafe_seed=1)
+    flat = clone(model).fit(X, y)
+    tall = model.fit(X, form(y))
+    assert np.array_equal(flat.predict_proba(X), tall.predict_proba(X))
+    assert tall.score(X, form(y)) == flat.score(X, y)
+    wide = np.column_stack([y, y])
+    for two in (wide, pd.DataFrame(wide)):
+        with pytest.raises(DataError, match=r"one value of 'y' per row, got shape \(200, 2\)"):
+            model.fit(X, two)

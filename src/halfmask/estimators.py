@@ -31,7 +31,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import check_relation
 from halfmask.accounting.ledger import BudgetLedger
-from halfmask.data.arrays import without_values
+from halfmask.data.arrays import refuse_missing_labels, without_values
 from halfmask.data.frames import as_arrow, names_of, values_column
 from halfmask.effects import Effects, Explanation, effects, explain
 from halfmask.errors import DataError, InputError
@@ -385,6 +385,8 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
                 f"{type(self).__name__} requires y to be passed, but the target y is None: pass "
                 "fit(X, y), or a schema that names the label column."
             )
+        if self._task == "classification":
+            refuse_missing_labels(y)
         X, y = without_values(lambda: self._checked(X, y), X=X, y=y)
         table = Table.from_arrays(
             X, y, row_norm=self.row_norm, task=self._task, label_bounds=self._label_bounds()

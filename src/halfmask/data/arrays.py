@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from halfmask.data.cells import cell_text
 from halfmask.errors import DataError, InputError
 from halfmask.schema import has_middle
 
@@ -111,6 +112,25 @@ def _is_number(cell: Any) -> bool:
     except Exception:  # whatever an object's own conversion may raise
         return False
     return True
+
+
+def refuse_missing_labels(y: Any) -> None:
+    """Name the first missing label among texts or objects: scikit-learn says nothing of use there.
+
+    Of numbers it does.
+    """
+    try:
+        cells = np.asarray(y)
+    except ValueError:
+        return  # not one label per row: said elsewhere
+    if cells.dtype.kind != "O" or cells.size != len(cells):
+        return
+    for row, cell in enumerate(cells.ravel(), start=1):
+        if cell_text(cell) is None:
+            raise DataError(
+                f"y, row {row}: the label is missing. Fill it in, or pass a frame with a schema "
+                'whose [label] table says missing = "skip".'
+            )
 
 
 def bare_rows(X: Any, row_norm: float) -> np.ndarray:

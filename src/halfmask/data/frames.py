@@ -147,6 +147,8 @@ def values_column(values: Any, name: str) -> pa.Array | pa.ChunkedArray:
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values
     if isinstance(values, np.ndarray):
+        if values.ndim == 2 and values.shape[1] == 1:
+            values = values[:, 0]
         if values.ndim != 1:
             raise DataError(f"Expected one value of {name!r} per row, got shape {values.shape}.")
         typed = values.dtype.kind in "iufb"
@@ -154,8 +156,16 @@ def values_column(values: Any, name: str) -> pa.Array | pa.ChunkedArray:
     try:
         series = nw.from_native(values, series_only=True)
     except TypeError:
+        pass
+    else:
+        return _column(series, name)
+    try:
+        frame = nw.from_native(values, eager_only=True)
+    except TypeError:
         return _objects(_listed(values, name))
-    return _column(series, name)
+    if len(frame.columns) != 1:
+        raise DataError(f"Expected one value of {name!r} per row, got shape {frame.shape}.")
+    return _column(frame[frame.columns[0]], name)
 
 
 def _listed(values: Any, name: str) -> list[Any]:
