@@ -489,3 +489,20 @@ def test_files_are_written_whole_and_read_by_their_owner_alone(tmp_path: Path) -
 def test_json_for_people_has_a_line_per_value_and_only_finite_numbers() -> None:
     made = json_text({"a": (1, math.nan, None), "b": np.float64(0.5)})
     assert made == '{\n  "a": [\n    1,\n    null,\n    null\n  ],\n  "b": 0.5\n}'
+
+
+@pytest.mark.parametrize(
+    ("share", "told", "advice"),
+    [
+        (1.0, "Left: no further training fits. Use other rows: a new", "smaller epsilon"),
+        (0.5, "still fits. Ask for a smaller epsilon (more noise, fewer steps), or", "no further"),
+    ],
+)
+def test_a_refusal_says_what_is_left_as_show_does(share: float, told: str, advice: str) -> None:
+    budget = MemoryLedger(epsilon=1.0, delta=1e-6)
+    mu = gaussian_mu(1.0, 1e-6)
+    budget.charge([GaussianEvent(replace=share * mu, withhold=share * mu)], what="all of it")
+    with pytest.raises(BudgetExceededError) as refused:
+        budget.charge([GaussianEvent(replace=mu, withhold=mu)], what="more")
+    assert told in str(refused.value)
+    assert advice not in str(refused.value)

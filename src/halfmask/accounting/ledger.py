@@ -586,15 +586,28 @@ class BudgetLedger(ABC):
         spent = _composed(before, self.delta, self.relation)
         alone = _composed(asked, self.delta, self.relation)
         left = _room(before, self.budget)
+        smaller = "Ask for a smaller epsilon (more noise, fewer steps), or use other rows"
         raise BudgetExceededError(
             f"{self._name} refuses the charge; nothing was released. "
             f"Budget: epsilon {printed(self.epsilon)} at delta {self.delta:.3g} "
             f"({self.relation}). Spent: {printed(spent)}. Asked: {least}{printed(alone)}, which "
-            f"would bring the total to {least}{printed(total)}. Left: a training with epsilon "
-            f"{printed_room(left)} still fits. Ask for a smaller "
-            "epsilon (more noise, fewer steps), or use other rows: a new ledger for the same rows "
-            "would not make the guarantee true."
+            f"would bring the total to {least}{printed(total)}. Left: "
+            f"{room_in_words(left, self.epsilon)}. "
+            f"{smaller if has_room(left, self.epsilon) else 'Use other rows'}: a new ledger for "
+            "the same rows would not make the guarantee true."
         )
+
+
+def has_room(room: float, budget: float) -> bool:
+    """Whether anything is left to train with: what rounding leaves of a budget is nothing."""
+    return room >= budget / 1000
+
+
+def room_in_words(room: float, budget: float) -> str:
+    """What still fits."""
+    if has_room(room, budget):
+        return f"a training with epsilon {printed_room(room)} still fits"
+    return "no further training fits"
 
 
 class MemoryLedger(BudgetLedger):

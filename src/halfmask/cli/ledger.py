@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from halfmask.accounting.budget import printed, printed_room
+from halfmask.accounting.budget import printed
 from halfmask.accounting.events import event_to_json
-from halfmask.accounting.ledger import Ledger
+from halfmask.accounting.ledger import Ledger, room_in_words
 from halfmask.cli.options import PATH, RELATION
 from halfmask.cli.output import emit, json_option
 
@@ -117,10 +117,3 @@ def _budget(file: Path, book: Ledger) -> dict[str, Any]:
 
 def _words(book: Ledger) -> str:
     return f"budget epsilon {printed(book.epsilon)} at delta {book.delta:g} ({book.relation})"
-
-
-def room_in_words(room: float, budget: float) -> str:
-    """What still fits; what rounding leaves of a budget is nothing to train with."""
-    if room < budget / 1000:
-        return "no further training fits"
-    return f"a training with epsilon {printed_room(room)} still fits"
