@@ -36,6 +36,7 @@ from halfmask.data.frames import (
     UNIT_NEEDED,
     as_arrow,
     check_columns,
+    names_of,
     numbered,
     numbers,
     pieces,
@@ -461,6 +462,19 @@ class _Block:
         return math.sqrt(len(self.columns))
 
 
+def _or_derive(schema: Schema, present: list[str]) -> str:
+    """What to do about missing columns: those that `halfmask derive` makes are named with how."""
+    made = [
+        f"{column.name} = {column.derived}"
+        for column in schema.columns
+        if column.derived is not None and column.name not in present
+    ]
+    if not made:
+        return "Add {it}."
+    told = "; ".join(made).replace("{", "{{").replace("}", "}}")
+    return f"Add {{it}}: `halfmask derive` makes {told}."
+
+
 class Encoder:
     """Turns frames into tables. It holds the schema and what was learnt from public columns.
 
@@ -545,7 +559,7 @@ class Encoder:
         unit = schema.unit if (with_label if with_unit is None else with_unit) else None
         names = [column.name for column in schema.columns]
         names += [schema.label.name] if with_label else []
-        check_columns(frame, names)
+        check_columns(frame, names, advice=_or_derive(schema, names_of(frame)))
         if unit is not None:
             check_columns(frame, [unit.column], beside=names, advice=UNIT_NEEDED)
         skip = schema.label.missing == "skip" or with_unit is False

@@ -238,6 +238,18 @@ def test_a_derived_column_is_read_and_never_made_again(derived_files: Path) -> N
         stored.encode(people())  # rows to predict have to be derived, too
 
 
+def test_rows_without_a_derived_column_are_told_how_it_is_made(derived_files: Path) -> None:
+    invoked("train", "f.csv", "--schema", "f.toml", "--epsilon", 1, "--out", "model")
+    done = CliRunner().invoke(main, ["predict", "model", "people.csv"])
+    assert done.exit_code == 2
+    words = " ".join(done.stderr.split())
+    assert "no columns 'decade', 'same', 'area'." in words
+    assert "`halfmask derive` makes decade = round(age, 10); same = round(age, 1); area" in words
+    pyarrow.csv.write_csv(pyarrow.csv.read_csv("f.csv").drop_columns(["age"]), "less.csv")
+    other = CliRunner().invoke(main, ["predict", "model", "less.csv"]).stderr
+    assert "no column 'age'. Add it." in " ".join(other.split())
+
+
 def test_a_function_of_a_derived_column_and_one_of_a_column_that_is_left_out() -> None:
     twice = with_derived(with_derived(SCHEMA, [parse("d = round(age, 10)")]),
                          [parse("e = band(d, 50)")])  # fmt: skip
