@@ -17,7 +17,7 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.decomposition import PCA
 from sklearn.feature_selection import SelectKBest
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score
 from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -543,3 +543,19 @@ def test_labels_may_be_a_frame_of_one_column_beside_a_schema(form: Any) -> None:
     for two in (wide, pd.DataFrame(wide)):
         with pytest.raises(DataError, match=r"one value of 'y' per row, got shape \(200, 2\)"):
             model.fit(X, two)
+
+
+@pytest.mark.filterwarnings("ignore::halfmask.estimators.SpendsAgainWarning")
+def test_tools_that_number_the_classes_need_classes_that_are_numbers() -> None:
+    X, y = pd.DataFrame({"x": np.arange(200.0)}), (np.arange(200) > 99).astype(int)
+    column = Column("x", "public", "number")
+
+    def chances(classes: tuple[Any, ...], labels: Any) -> np.ndarray:
+        schema = Schema(Label("y", "private", classes=classes), (column,))
+        model = HalfmaskClassifier(schema, epsilon=20.0)
+        return cross_val_predict(model, X, labels, cv=2, method="predict_proba")
+
+    assert chances((0, 1), y).shape == (200, 2)
+    assert chances(("0", "1"), y.astype(str)).shape == (200, 2)
+    with pytest.raises(DataError, match="number the classes themselves"):
+        chances(("no", "yes"), np.where(y == 1, "yes", "no"))

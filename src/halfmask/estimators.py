@@ -32,6 +32,7 @@ from halfmask.accounting.budget import Budget
 from halfmask.accounting.events import check_relation
 from halfmask.accounting.ledger import BudgetLedger
 from halfmask.data.arrays import refuse_missing_labels, without_values
+from halfmask.data.cells import sameness
 from halfmask.data.frames import as_arrow, names_of, values_column
 from halfmask.effects import Effects, Explanation, effects, explain
 from halfmask.errors import DataError, InputError
@@ -697,4 +698,12 @@ def _with_label(X: Any, y: Any, schema: Schema, *, with_unit: bool = True) -> pa
     values = values_column(y, schema.label.name)
     if len(values) != table.num_rows:
         raise DataError(f"Expected one label per row: {table.num_rows} rows, {len(values)} labels.")
+    words = [str(name) for name in schema.label.classes or ()]
+    if words and pa.types.is_integer(values.type) and not any(map(sameness, words)):
+        raise DataError(
+            f"y holds whole numbers, and the classes of {schema.label.name!r} are declared as "
+            "words. Some tools of scikit-learn number the classes themselves (cross_val_predict "
+            "with method='predict_proba', VotingClassifier, StackingClassifier): for these, "
+            "declare the classes as 0, 1, ... and number the labels before."
+        )
     return table.append_column(schema.label.name, values)
