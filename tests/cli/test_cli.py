@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from halfmask import cli
 from halfmask.accounting.events import GaussianEvent
 from halfmask.accounting.ledger import Ledger
-from halfmask.cli import main
+from halfmask.cli import main, research
 from halfmask.cli.output import bars, emit, json_option, note
 from halfmask.errors import BudgetExceededError, ClaimRefutedError, DataError
 from halfmask.progress import tell
@@ -421,3 +421,13 @@ def test_ctrl_c_ends_a_real_process_with_130() -> None:
     _, errors = child.communicate(timeout=30)
     assert child.returncode == 130
     assert errors.strip() == "Interrupted."
+
+
+@pytest.mark.parametrize("command", ["reproduce", "bench"])
+def test_names_of_experiments_stand_whole_in_the_help(command: str) -> None:
+    names = research.EXPERIMENTS if command == "reproduce" else research.BENCHES
+    usage, *lines = run(command, "--help").stdout.splitlines()
+    assert usage.endswith(f"{command} [OPTIONS] NAME")
+    told = " ".join(lines).split("NAME is one of ")[1]
+    assert " ".join(told.split()) == f"{', '.join(names)}."
+    assert "Invalid value for 'NAME'" in refused(command, "nothing-like-it")

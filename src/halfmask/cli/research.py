@@ -4,7 +4,8 @@ against others, side by side in one run. Both live in the lab (`lab/halfmask_lab
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
@@ -49,8 +50,14 @@ def found(module: str) -> Any:
     return import_module(module)
 
 
-@click.command()
-@click.argument("name", type=click.Choice(list(EXPERIMENTS)))
+def _listed(names: Iterable[str]) -> str:
+    """The names at the end of a help text, none of them broken at its hyphen."""
+    words = textwrap.fill(f"NAME is one of {', '.join(names)}.", 76, break_on_hyphens=False)
+    return f"\b\n{words}"
+
+
+@click.command(epilog=_listed(EXPERIMENTS))
+@click.argument("name", metavar="NAME", type=click.Choice(list(EXPERIMENTS)))
 @click.option(
     "--data",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -146,8 +153,8 @@ BENCHES = {
 }
 
 
-@click.command()
-@click.argument("name", type=click.Choice(list(BENCHES)))
+@click.command(epilog=_listed(BENCHES))
+@click.argument("name", metavar="NAME", type=click.Choice(list(BENCHES)))
 @click.option("--rows", type=int, help="Rows of the drawn file (scale alone).")
 @click.option("--columns", type=int, help="Columns of the drawn file (scale alone).")
 @json_option
