@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypedDict
@@ -88,7 +88,10 @@ class Traffic(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """What came of a run; `releasers` hold what parties charged, `costs` are ε of wider changes."""
+    """What came of a run; `releasers` hold what parties charged, `costs` are ε of wider changes.
+
+    All of these are of something replaced, also where parties have a budget for what is withheld.
+    """
 
     method: str
     run: str
@@ -175,11 +178,12 @@ def simulate_experts(
         each = [side.scores(part.test) for side, part in zip(found, table.columns, strict=True)]
         tested = result.combination.score(each)
     blocks = gaussian_epsilon(combined_ratio(side.costs.block for side in found), budget.delta)
-    costs = {"columns at all parties": blocks}
+    # A public label is told exactly by the prior: nothing can be claimed of it.
+    costs = {"columns at all parties": blocks, "person": blocks}
     if label_epsilon is not None:
         # Given the randomised labels only the blocks are left; a pure ε is added.
         costs |= {"person": blocks + label_epsilon, "label": label_epsilon}
-    else:
+    elif label_private:
         for name in ("person", "label"):
             ratios = [getattr(side.costs, name) for side in found]
             total = combined_ratio([*ratios, terms.prior_ratio])
@@ -225,12 +229,15 @@ def simulate_admm(
         costs["label"] = label_epsilon
     if config.is_private:
         # Hidden labels are pure ε: added, where they are protected at all.
-        costs["person"] = _person(spent, len(parties)) + (label_epsilon or 0.0)
+        costs["person"] = _person(parties.values(), spent.delta) + (label_epsilon or 0.0)
     if config.noise == "column":
         exact = config.regulariser == "l2" and config.constraint == "none"
         kappa = config.chosen_strength / config.rho
-        shares = [column_share(part.row_norm, kappa, exact) for part in table.columns]
-        costs["column"] = gaussian_epsilon(max(shares) * spent.mu, spent.delta)
+        ratios = (
+            column_share(part.row_norm, kappa, exact) * parties[part.name].noise.ratio
+            for part in table.columns
+        )
+        costs["column"] = gaussian_epsilon(max(ratios), spent.delta)
     channel = LocalChannel(parties)
     watch = partial(_watched, table, tuple(parties.values()), config.loss)
     state = run_admm(channel, targets, config, watch=watch)
@@ -261,7 +268,7 @@ def simulate_fdml(
     watch = partial(_watched, table, tuple(parties.values()), config.loss)
     history = tuple(run_fdml(channel, 2 * table.labels - 1, config, watch=watch))
     private = config.noise == "row"
-    costs = {"person": _person(spent, len(parties))} if private else {}
+    costs = {"person": _person(parties.values(), spent.delta)} if private else {}
     paid = releasers if private else {}
     return _summed("fdml-sgd", secrets.token_hex(8), parties, channel, history, paid, costs)
 
@@ -307,9 +314,9 @@ def _hidden(table: VerticalTable, budget: SimulationBudget, epsilon: float) -> H
     return hide_labels(table.labels, epsilon=epsilon, releaser=releaser)
 
 
-def _person(budget: Budget, parties: int) -> float:
-    """ε of one person's columns at all parties, each of which spends the budget."""
-    return gaussian_epsilon(combined_ratio([budget.mu] * parties), budget.delta)
+def _person(parties: Iterable[AdmmParty | FdmlParty], delta: float) -> float:
+    """ε of one person's columns replaced at all parties, whatever relation their budgets have."""
+    return gaussian_epsilon(combined_ratio(side.noise.ratio for side in parties), delta)
 
 
 def _watched(

@@ -122,9 +122,11 @@ def party_statement(
 
 def _costs(costs: Mapping[str, float], delta: float) -> list[str]:
     words = {
-        "person": "one person's columns at all parties together (and the label, where it is used)",
-        "columns at all parties": "one person's columns at all parties, the label unchanged",
-        "label": "one label",
+        "person": "one person's columns replaced at all parties together, with the label where it "
+        "is private or hidden",
+        "columns at all parties": "one person's columns replaced at all parties, the label "
+        "unchanged",
+        "label": "one label replaced",
         "column": "one column of one party moved by a vector of norm at most 1 (A's adjacency)",
     }
     return [
