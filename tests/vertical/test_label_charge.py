@@ -160,6 +160,36 @@ def test_a_party_never_spends_more_of_a_label_than_was_paid_for(tmp_path):
     assert Ledger.open(tmp_path / "shop-state" / "ledger.jsonl").events() == ()
 
 
+def test_a_party_that_joins_a_run_after_its_labels_were_paid_for_is_sent_none(tmp_path):
+    organisations(tmp_path, method="experts", label="private")
+
+    class Two(Recording):
+        parties = NAMES[:2]
+
+    run_method(Two(tmp_path), settings_of(tmp_path))
+    paid = label_ledger(tmp_path).events()
+    assert len(paid) == 3
+    channel = Recording(tmp_path)
+    with pytest.raises(InputError, match="'telecom'"):
+        run_method(channel, settings_of(tmp_path))
+    assert "expert-train" not in {message.kind for message in channel.sent}
+    assert label_ledger(tmp_path).events() == paid
+    # One that has left is no matter: less is spent than was paid for.
+    assert run_method(Two(tmp_path), settings_of(tmp_path))["parties"] == list(NAMES[:2])
+
+
+def test_labels_that_became_private_are_not_sent_by_a_run_that_began_with_public_ones(tmp_path):
+    organisations(tmp_path, method="experts", label="public")
+    run_method(Recording(tmp_path), settings_of(tmp_path))
+    schema = tmp_path / "schema.toml"
+    text = schema.read_text("utf-8").replace('role = "public"', 'role = "private"')
+    schema.write_text(text, encoding="utf-8")
+    channel = Recording(tmp_path)
+    with pytest.raises(InputError, match="another folder"):
+        run_method(channel, settings_of(tmp_path))
+    assert "expert-train" not in {message.kind for message in channel.sent}
+
+
 def test_two_attempts_at_once_draw_hidden_labels_once(tmp_path):
     organisations(tmp_path, method="experts", label="private")
     settings = settings_of(tmp_path, hide_labels=2.0)

@@ -512,9 +512,17 @@ class LabelHolder:
         with it, and kept for the runs that resume this one.
         """
         hidden = self.hidden()
-        return self._once(
+        kept = self._once(
             "label-terms.json", lambda: vars(self._terms(coordinator, hidden)), _label_terms
         )
+        unpaid = [name for name in coordinator.channel.parties if name not in kept.ratios]
+        if self._private and hidden is None and unpaid:
+            raise InputError(
+                f"The run in {self._settings.out} has not paid for the labels at "
+                f"{', '.join(map(repr, unpaid))}: keep the parties and the schema that it began "
+                "with, or choose another folder, in which a new run is charged. Nothing was sent."
+            )
+        return kept
 
     def _randomised(self, epsilon: float) -> dict[str, Any]:
         """Hidden labels as they are kept for the attempts that resume a run."""
