@@ -320,6 +320,12 @@ class NetworkParty:
                 f"Party {self.settings.party!r} cannot answer round {request.round} of this run: "
                 f"round {due} is next. Resume the run that it takes part in, or start a new one."
             )
+        if before is not None and not self.has_part:
+            # Its statement tells what the first round charged for all of them.
+            raise DataError(
+                f"The part of the model in {self.settings.state} is gone: restore it, or start a "
+                "new run, which is charged anew, with another state folder."
+            )
         reply, memory = self._compute(request, before)
         self._keep_part(request, memory.x, before)
         self._store.save(
@@ -354,8 +360,6 @@ class NetworkParty:
     ) -> None:
         """Before the answer leaves, so that whatever was answered has its part here."""
         own = self.settings
-        # Rounds after the first are paid for already: the first one's statement holds for all.
-        first = before is None or not self.has_part
         assert self._columns.encoder is not None
         Part(
             party=own.party,
@@ -365,7 +369,8 @@ class NetworkParty:
             coefficients=np.asarray(coefficients, dtype=np.float64),
             # Without noise there is nothing to be covered.
             covered=own.method == "experts" or not self._pays,
-            statement=self._statement(request) if first else self.part().statement,
+            # Rounds after the first are paid for already: the first one's statement holds for all.
+            statement=self._statement(request) if before is None else self.part().statement,
         ).save(own.state / "part")
 
     def _statement(self, request: Message) -> StatementJson:
