@@ -390,7 +390,7 @@ def state(table: Table, releaser: Releaser, *, notes: Sequence[str] = ()) -> Sta
     notes = [*releaser.notes, *notes]
     if schema is None and table.task == "classification":
         notes.append("The set of labels present in the data counts as public.")
-    if schema is None:
+    if schema is None and table.private_sources:
         notes.append(f"Rows were clipped to Euclidean norm {table.private_norm:g}.")
     if schema is not None and schema.label.missing == "skip":
         # Said for the declaration, whether or not a label was missing.
