@@ -190,6 +190,17 @@ def test_labels_that_became_private_are_not_sent_by_a_run_that_began_with_public
     assert "expert-train" not in {message.kind for message in channel.sent}
 
 
+@pytest.mark.parametrize("method", ["experts", "admm"])
+def test_a_ledger_for_labels_that_are_told_to_all_is_refused(tmp_path, method):
+    organisations(tmp_path, method=method, label="public")
+    path = tmp_path / "own.jsonl"
+    Ledger.create(path, epsilon=5.0, delta=1e-6)
+    channel = Recording(tmp_path)
+    with pytest.raises(InputError, match="would not be charged"):
+        run_method(channel, settings_of(tmp_path, ledger=path))
+    assert channel.sent == []
+
+
 def test_two_attempts_at_once_draw_hidden_labels_once(tmp_path):
     organisations(tmp_path, method="experts", label="private")
     settings = settings_of(tmp_path, hide_labels=2.0)

@@ -163,6 +163,22 @@ def test_a_ledger_that_is_no_partys_ends_the_run_before_training(files, method):
     assert Ledger.open(files / "bank.jsonl").spent() == 0
 
 
+@pytest.mark.parametrize("method", ["experts", "admm", "fdml-sgd"])
+@pytest.mark.parametrize("role", ["public", "private"])
+def test_the_label_holders_ledger_is_charged_or_refused_before_a_label_is_told(files, method, role):
+    schema = SCHEMA.replace('role = "public"', f'role = "{role}"', 1)
+    (files / "schema.toml").write_text(schema, encoding="utf-8")
+    ledger = Ledger.create(files / "own.jsonl", epsilon=5.0, delta=1e-6)
+    done = simulate(files, "--method", method, "--label-ledger", ledger.path, tested=False)
+    if (method, role) == ("experts", "private"):
+        assert done.exit_code == 0
+        assert ledger.spent() > 0
+        return
+    assert done.exit_code == 2
+    assert "--label-ledger would not be charged" in json.loads(done.stdout)["error"]["message"]
+    assert ledger.events() == ()
+
+
 def test_a_budget_with_a_ledger_that_is_no_partys_is_refused():
     ledgers = {"Bank": MemoryLedger(epsilon=1.0, delta=1e-6)}
     budget = SimulationBudget(epsilon=1.0, delta=1e-6, ledgers=ledgers)

@@ -142,6 +142,13 @@ def simulate(
     ):
         raise InputError(f"{str(out)!r} exists already: name a new folder with --out.")
     schema = Schema.from_toml(schema_file)
+    private = schema.label.role == "private" and method == "experts"
+    if label_ledger is not None and hide_labels is None and not private:
+        raise InputError(
+            f"--label-ledger would not be charged: here {method} tells every party every label, "
+            "and nothing is promised of them. Hide them with --hide-labels, use experts with a "
+            "private label, or leave the ledger out."
+        )
     ledger_files = named_files(ledgers, "--ledger")
     check_party_names("--ledger", ledger_files, party_schemas(schema))
     table = read_vertical_table(
@@ -160,7 +167,6 @@ def simulate(
         ledgers={name: Ledger.open(file) for name, file in ledger_files.items()},
         label_ledger=None if label_ledger is None else Ledger.open(label_ledger),
     )
-    private = schema.label.role == "private" and method == "experts"
     if method == "experts":
         simulation = simulate_experts(
             table, config, budget=budget, label_private=private, label_epsilon=hide_labels

@@ -474,6 +474,12 @@ class LabelHolder:
         self._labels = labels
         self._make_releaser = make_releaser
         self._private = Schema.from_toml(settings.schema).label.role == "private"
+        if settings.ledger is not None and settings.hide_labels is None and not self._private:
+            raise InputError(
+                "The ledger of the run file would not be charged: the schema declares the label "
+                "public, and every party is told every label. Set hide_labels, or remove the "
+                "ledger."
+            )
         if settings.hide_labels is None and (settings.out / _HIDDEN).exists():
             raise InputError(
                 f"The run in {settings.out} began with hidden labels: keep hide_labels in the run "
