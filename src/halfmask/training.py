@@ -110,7 +110,7 @@ def train(
     if choice.method != "mlp" and table.features.n != table.n:
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
     if ranks is not None:
-        _check_spread(table, choice.method)
+        _check_spread(table, choice.method, weighed=sample_weight is not None)
         if choice.method == "additive" and encoder is not None:
             _check_same_levels(encoder, ranks)
     # A map or a penalty of the user's reads numbers.
@@ -233,7 +233,7 @@ def _check_unit(table: Table) -> None:
         )
 
 
-def _check_spread(table: Table, method: str) -> None:
+def _check_spread(table: Table, method: str, *, weighed: bool) -> None:
     """Refuse what needs all rows in one place."""
     if method not in SPREAD_METHODS:
         raise InputError(
@@ -242,6 +242,9 @@ def _check_spread(table: Table, method: str) -> None:
         )
     if table.unit is not None:
         raise InputError("A table with a [unit] needs all rows on one machine: start one process.")
+    if weighed:
+        # The heaviest of all rows counts as 1, and the statement of the first machine says so.
+        raise InputError("A sample_weight needs all rows on one machine: start one process.")
 
 
 def _check_same_levels(encoder: Encoder, ranks: Ranks) -> None:
