@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 import threading
 
 import pytest
@@ -21,7 +22,7 @@ from halfmask.vertical.channel import PartyError
 from halfmask.vertical.experts import ExpertsConfig
 from halfmask.vertical.files import read_labels
 from halfmask.vertical.flower_app import run_method
-from halfmask.vertical.network import LabelHolder
+from halfmask.vertical.network import LabelHolder, NetworkParty, read_party_file
 from halfmask.vertical.simulation import SimulationBudget, simulate_experts
 
 
@@ -188,6 +189,31 @@ def test_labels_that_became_private_are_not_sent_by_a_run_that_began_with_public
     with pytest.raises(InputError, match="another folder"):
         run_method(channel, settings_of(tmp_path))
     assert "expert-train" not in {message.kind for message in channel.sent}
+
+
+def test_a_party_that_trains_again_in_a_run_does_not_use_the_labels_unpaid(tmp_path):
+    organisations(tmp_path, method="experts", label="private")
+    settings = settings_of(tmp_path)
+    first = run_method(Recording(tmp_path), settings)
+    assert run_method(Recording(tmp_path), settings)["coefficients"] == first["coefficients"]
+    # Its memory and ledger are gone: it takes the run for a new one.
+    shutil.rmtree(tmp_path / "shop-state")
+    stored = (tmp_path / "out" / "vertical.json").read_bytes()
+    with pytest.raises(InputError, match="'shop' trained again"):
+        run_method(FreshNoise(tmp_path), settings)
+    assert (tmp_path / "out" / "vertical.json").read_bytes() == stored
+    assert len(label_ledger(tmp_path).entries()) == 1
+
+
+class FreshNoise(Recording):
+    """Parties whose noise is not that of their first training."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        for name, side in self._parties.items():
+            side.answer = lambda request, name=name: NetworkParty(
+                read_party_file(folder / f"{name}.toml")
+            ).answer(request)
 
 
 @pytest.mark.parametrize("method", ["experts", "admm"])

@@ -303,6 +303,7 @@ def run_method(
             damping=config.damping,
             aggregate=config.combine == "aggregate",
         )
+        holder.check_models(trained.coefficients)
         result["rounds"] = 1
         result["combination"] = vars(trained.combination)
         result["coefficients"] = {name: w.tolist() for name, w in trained.coefficients.items()}

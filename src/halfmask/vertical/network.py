@@ -7,11 +7,12 @@ party's own file allows. The party is opened afresh for every message and rememb
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -534,6 +535,24 @@ class LabelHolder:
                 "with, or choose another folder, in which a new run is charged. Nothing was sent."
             )
         return kept
+
+    def check_models(self, models: Mapping[str, Vector]) -> None:
+        """Refuse a model that a party trained anew in a run that had one of it already.
+
+        Private labels in clear were paid for once; a party that has lost its memory would use them
+        once more. To be called before a model is written or combined into one that is.
+        """
+        if not self._private or self._settings.hide_labels is not None:
+            return
+        found = {name: hashlib.sha256(w.tobytes()).hexdigest() for name, w in models.items()}
+        kept = self._once("models.json", lambda: found, dict)
+        again = [name for name in found if kept.get(name) != found[name]]
+        if again:
+            raise InputError(
+                f"{', '.join(map(repr, again))} trained again in the run in {self._settings.out}, "
+                "which has paid for one training of each party on the labels. Nothing was written: "
+                "choose another folder, in which a new run is charged."
+            )
 
     def _randomised(self, epsilon: float) -> dict[str, Any]:
         """Hidden labels as they are kept for the attempts that resume a run."""
