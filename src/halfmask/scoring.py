@@ -182,6 +182,7 @@ def _of_pools(details: Mapping[str, Any], scores: Floats) -> Floats | None:
 
 
 def _brief(label: NDArray[Any], predicted: Floats, *, numbers: bool) -> dict[str, float | None]:
+    """`score_rows` without the number of rows."""
     scored = score_rows(label, predicted, numbers=numbers)
     return {name: value for name, value in scored.items() if name != "rows"}
 
@@ -273,8 +274,7 @@ def reference(training: Table, tables: Iterable[Table] | None = None) -> dict[st
         tell("fitting the reference without privacy", place / len(_NAMES))
         with part_of("fitting the reference without privacy"):
             label, predicted = _held_out(kind, rows) if tested is None else _on(kind, rows, tested)
-        scores = score_rows(label, predicted, numbers=rows.classes is None)
-        found[kind] = {name: value for name, value in scores.items() if name != "rows"}
+        found[kind] = _brief(label, predicted, numbers=rows.classes is None)
     return found
 
 
