@@ -10,8 +10,8 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 import click
@@ -73,8 +73,7 @@ class LazyGroup(click.Group):
         """Import a command."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        module, attribute = COMMANDS[cmd_name][0].split(":")
-        command = getattr(import_module(module), attribute)
+        command = resolve_name(COMMANDS[cmd_name][0])
         assert isinstance(command, click.Command)
         return command
 
