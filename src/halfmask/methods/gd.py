@@ -183,7 +183,13 @@ def fit_gd(
         curve = PublicCurve.of(table, targets, loss, steps=descent.schedule.steps)
     by_penalty = None
     if penalty is not None:
-        by_penalty = _by_theta(shards.gather(table.public), rows, penalty)
+        public = shards.gather(table.public)
+
+        def by_theta(theta: Floats) -> Floats:
+            by_coef, by_intercept = penalty.gradient(public, *rows.unfold(theta))
+            return rows.fold_gradient(np.asarray(by_coef), np.asarray(by_intercept))
+
+        by_penalty = by_theta
     coef, intercept = rows.unfold(descent.run(by_penalty, curve))
     coef, intercept = in_label_units(table, coef, intercept)
     details = descent.details | ({} if curve is None else curve.details())
@@ -212,18 +218,6 @@ def _only_public(table: Table) -> Table:
         private_norm=0.0,
         private_sources=(),
     )
-
-
-def _by_theta(
-    public: Floats, rows: DescentRows, penalty: PublicPenalty
-) -> Callable[[Floats], Floats]:
-    """The penalty's gradient by θ."""
-
-    def gradient(theta: Floats) -> Floats:
-        by_coef, by_intercept = penalty.gradient(public, *rows.unfold(theta))
-        return rows.fold_gradient(np.asarray(by_coef), np.asarray(by_intercept))
-
-    return gradient
 
 
 class GradientDescent:
