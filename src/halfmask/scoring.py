@@ -161,8 +161,7 @@ def _public_alone(model: Model, rows: Table) -> Floats | None:
     if model.task == "regression":
         assert model.label_bounds is not None
         low, high = model.label_bounds
-        numbers: Floats = np.clip((high + low) / 2 + (high - low) / 2 * scores, low, high)
-        return numbers
+        return np.clip((high + low) / 2 + (high - low) / 2 * scores, low, high)
     second = expit(scores)
     return np.column_stack([1 - second, second])
 
@@ -333,8 +332,7 @@ def _fitted(kind: str, rows: Table) -> Any:
 def _of(model: Any, kind: str, rows: Table, others: Table) -> Floats:
     seen = _features(kind, others)
     if rows.classes is None:
-        numbers: Floats = np.asarray(model.predict(seen), dtype=np.float64)
-        return numbers
+        return np.asarray(model.predict(seen), dtype=np.float64)
     # A class that the training rows lack has no chance; none is exactly nought.
     chances = np.full((others.n, len(rows.classes)), 1e-6)
     chances[:, model.classes_] += model.predict_proba(seen)
