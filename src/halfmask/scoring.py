@@ -130,7 +130,8 @@ def judge(
     result["constant"] = _constant(label, predicted, numbers=numbers)
     if free:
         result["public_columns_alone"] = _brief(label, np.concatenate(free), numbers=numbers)
-    result["better_than_constant"] = _better(result, numbers=numbers)
+    main = "rmse" if numbers else "log_loss"
+    result["better_than_constant"] = bool(result[main] < result["constant"][main])
     if not numbers:
         classes = [str(name) for name in model.classes or ()]
         result |= _by_class(label, predicted, classes)
@@ -193,11 +194,6 @@ def _constant(label: NDArray[Any], predicted: Floats, *, numbers: bool) -> dict[
     share = np.bincount(label, minlength=predicted.shape[1]) / len(label)
     seen = share[share > 0]
     return {"accuracy": float(share.max()), "log_loss": float(-(seen * np.log(seen)).sum()) + 0.0}
-
-
-def _better(result: Mapping[str, Any], *, numbers: bool) -> bool:
-    name = "rmse" if numbers else "log_loss"
-    return bool(result[name] < result["constant"][name])
 
 
 def _by_class(label: NDArray[Any], predicted: Floats, classes: Sequence[str]) -> dict[str, Any]:

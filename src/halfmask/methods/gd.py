@@ -146,7 +146,9 @@ def fit_gd(
     if started:
         share = _public_share(table, budget.mu, rows_in_all(table.n, shards))
         first, budget = budget.split(share)
-        fit_start = plan_one_shot(_only_public(table), releaser, first, OneShotConfig())
+        public = table.features.only_public()
+        alone = replace(table, features=public, private_norm=0.0, private_sources=())
+        fit_start = plan_one_shot(alone, releaser, first, OneShotConfig())
     rows = weighed_by_unit(
         descent_rows(table, precondition=config.precondition, shards=shards, started=started),
         table,
@@ -183,10 +185,10 @@ def fit_gd(
         curve = PublicCurve.of(table, targets, loss, steps=descent.schedule.steps)
     by_penalty = None
     if penalty is not None:
-        public = shards.gather(table.public)
+        everyone = shards.gather(table.public)
 
         def by_theta(theta: Floats) -> Floats:
-            by_coef, by_intercept = penalty.gradient(public, *rows.unfold(theta))
+            by_coef, by_intercept = penalty.gradient(everyone, *rows.unfold(theta))
             return rows.fold_gradient(np.asarray(by_coef), np.asarray(by_intercept))
 
         by_penalty = by_theta
@@ -208,16 +210,6 @@ def _public_share(table: Table, mu: float, rows: int) -> float:
     if table.schema is None:
         return limited / 3
     return limited * len(table.schema.public) / (len(table.schema.columns) + 1)
-
-
-def _only_public(table: Table) -> Table:
-    """`table` without its private features; the label stays private."""
-    return replace(
-        table,
-        features=table.features.only_public(),
-        private_norm=0.0,
-        private_sources=(),
-    )
 
 
 class GradientDescent:

@@ -508,9 +508,8 @@ class Workshop:
     def _steps(self, asked: Mapping[str, Any]) -> tuple[str, list[Step]]:
         epsilon, delta = _epsilon_and_delta(asked)
         out, book = self.files.out, self.files.ledger
-        taken = [
-            int(path.name[6:].split(".")[0]) for path in out.glob("model-*") if _numbered(path)
-        ]
+        there = (path.name.split(".")[0] for path in out.glob("model-*"))
+        taken = (int(name[6:]) for name in there if _MODEL.fullmatch(name))
         name = f"model-{max(taken, default=0) + 1}"
         model, steps = out / name, []
         ledger = ledger_facts(book)
@@ -663,10 +662,6 @@ def _effect(stored: Mapping[str, Any]) -> dict[str, Any]:
             for r in effect.rows(_MOST_LEVELS)
         ],
     }
-
-
-def _numbered(path: Path) -> bool:
-    return _MODEL.fullmatch(path.name.split(".")[0]) is not None
 
 
 def _number(asked: Mapping[str, Any], key: str) -> float:
