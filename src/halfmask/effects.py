@@ -687,7 +687,8 @@ def _bars(
     low, high = [], []
     for place, value in enumerate(values):
         spread = spreads[place]
-        if view.encoder.schema.columns[place].role == "private" and value.any():
+        private = view.encoder.schema.columns[place].role == "private"
+        if private and value.any():
             spread = np.maximum(spread, least)
         # What is held against a simpler model is known as far as its slope is.
         spread = np.hypot(spread, view.slope_noise * np.abs(value))
@@ -695,7 +696,6 @@ def _bars(
         if known is None or len(known) != len(value):
             known = np.zeros(len(value))
         known = np.asarray(known, dtype=np.float64)[:, None]
-        private = view.encoder.schema.columns[place].role == "private"
         if not private:
             # Worked out from the public columns as they are.
             spread = np.maximum(spread, known)
