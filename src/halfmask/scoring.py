@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,12 +218,31 @@ def _by_class(label: NDArray[Any], predicted: Floats, classes: Sequence[str]) ->
     }
 
 
-def _calibration_error(predicted: Floats, observed: NDArray[np.bool_]) -> float:
-    """The mean distance of predicted and observed shares, in ten parts of equally many rows."""
+class CalibrationBin(NamedTuple):
+    """Rows with neighbouring predictions: what was predicted, what was there, how many."""
+
+    predicted: float
+    observed: float
+    rows: int
+
+
+def calibration_bins(predicted: Floats, observed: NDArray[Any]) -> tuple[CalibrationBin, ...]:
+    """Up to ten bins of equally many rows, in the order of their predictions."""
     order = np.argsort(predicted, kind="stable")
-    parts = [part for part in np.array_split(order, _PARTS) if len(part)]
-    apart = [abs(predicted[part].mean() - observed[part].mean()) * len(part) for part in parts]
-    return float(sum(apart) / len(order))
+    return tuple(
+        CalibrationBin(
+            predicted=float(predicted[part].mean()),
+            observed=float(observed[part].mean()),
+            rows=len(part),
+        )
+        for part in np.array_split(order, min(_PARTS, len(order)))
+    )
+
+
+def _calibration_error(predicted: Floats, observed: NDArray[np.bool_]) -> float:
+    """The mean distance of predicted and observed shares in `calibration_bins`."""
+    bins = calibration_bins(predicted, observed)
+    return sum(abs(each.predicted - each.observed) * each.rows for each in bins) / len(predicted)
 
 
 def _by_group(
