@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -144,7 +144,6 @@ class Job:
     text: str = "starting"
     at: int = 0
     message: str | None = None
-    results: list[dict[str, Any]] = field(default_factory=list)
     _process: subprocess.Popen[str] | None = None
     _stop: bool = False
 
@@ -237,12 +236,10 @@ class Job:
         code = process.wait()
         process.stdout.close()
         process.stderr.close()
-        found = _parsed("".join(said))
         if code == 0:
-            self.results.append(found)
             return True
         self.state = "stopped" if self._stop else "failed"
-        self.message = self._told(found, code)
+        self.message = self._told(_parsed("".join(said)), code)
         return False
 
     def _told(self, found: dict[str, Any], code: int) -> str:
