@@ -324,10 +324,10 @@ def explain(model: Model, row: Any) -> Explanation:
     scores = model.scores(table)
     output = int(scores[0].argmax()) if scores.shape[1] > 1 else 0
     values = view.effects(model)
-    added = {}
-    for place, column in enumerate(view.encoder.schema.columns):
-        added[column.name] = view.at(place, table, values[place][:, output])
-    added |= view.together(table)
+    added = {
+        column.name: view.at(place, table, values[place][:, output])
+        for place, column in enumerate(view.encoder.schema.columns)
+    } | view.together(table)
     score = float(scores[0, output])
     return Explanation(
         score=score,
@@ -424,11 +424,9 @@ class _View:
             raw = [np.column_stack([each[place] for each in by_output]) for place in places]
         else:
             raw = [self._linear(model, place) for place in places]
-        found = []
-        for place, values in enumerate(raw):
-            share = self._weights(place, len(values))
-            found.append(values - share @ values)
-        return found
+        return [
+            values - self._weights(place, len(values)) @ values for place, values in enumerate(raw)
+        ]
 
     def _weights(self, place: int, levels: int) -> Floats:
         known = self.shares[place]

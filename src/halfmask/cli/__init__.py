@@ -140,11 +140,11 @@ def _errors_for_the_user(as_json: bool) -> Iterator[None]:
     """Words and an exit code for every error; with --json, unless a result is there, one object."""
     try:
         yield
-    except (click.exceptions.Exit, BrokenPipeError) as end:
-        if isinstance(end, BrokenPipeError):
-            _silence_stdout()
-            raise click.exceptions.Exit(141) from None
+    except click.exceptions.Exit:
         raise
+    except BrokenPipeError:
+        _silence_stdout()
+        raise click.exceptions.Exit(141) from None
     except HalfmaskError as error:
         emit_error(error.to_json(), as_json)
         _end(str(error), error.exit_code)
