@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from types import NoneType
 from typing import Any, ClassVar
 
@@ -204,8 +204,7 @@ class Model(ABC):
         if description.get("format") != FORMAT:
             raise DataError(f"The model in {str(folder)!r} is of another format: train it again.")
         common = rebuilt(lambda: _common(description), "model.json")
-        module, name = _KINDS[description["kind"]].split(":")
-        kind: type[Model] = getattr(import_module(module), name)
+        kind: type[Model] = resolve_name(_KINDS[description["kind"]])
         arrays = read_arrays(folder / "model.npz")
         return rebuilt(lambda: _tried(kind.from_arrays(arrays, **common)), "model.npz")
 

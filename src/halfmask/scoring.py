@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,7 +130,8 @@ def judge(
     result["constant"] = _constant(label, predicted, numbers=numbers)
     if free:
         result["public_columns_alone"] = _brief(label, np.concatenate(free), numbers=numbers)
-    result["better_than_constant"] = _better(result, numbers=numbers)
+    main = "rmse" if numbers else "log_loss"
+    result["better_than_constant"] = bool(result[main] < result["constant"][main])
     if not numbers:
         classes = [str(name) for name in model.classes or ()]
         result |= _by_class(label, predicted, classes)
@@ -161,8 +162,7 @@ def _public_alone(model: Model, rows: Table) -> Floats | None:
     if model.task == "regression":
         assert model.label_bounds is not None
         low, high = model.label_bounds
-        numbers: Floats = np.clip((high + low) / 2 + (high - low) / 2 * scores, low, high)
-        return numbers
+        return np.clip((high + low) / 2 + (high - low) / 2 * scores, low, high)
     second = expit(scores)
     return np.column_stack([1 - second, second])
 
@@ -182,6 +182,7 @@ def _of_pools(details: Mapping[str, Any], scores: Floats) -> Floats | None:
 
 
 def _brief(label: NDArray[Any], predicted: Floats, *, numbers: bool) -> dict[str, float | None]:
+    """`score_rows` without the number of rows."""
     scored = score_rows(label, predicted, numbers=numbers)
     return {name: value for name, value in scored.items() if name != "rows"}
 
@@ -193,11 +194,6 @@ def _constant(label: NDArray[Any], predicted: Floats, *, numbers: bool) -> dict[
     share = np.bincount(label, minlength=predicted.shape[1]) / len(label)
     seen = share[share > 0]
     return {"accuracy": float(share.max()), "log_loss": float(-(seen * np.log(seen)).sum()) + 0.0}
-
-
-def _better(result: Mapping[str, Any], *, numbers: bool) -> bool:
-    name = "rmse" if numbers else "log_loss"
-    return bool(result[name] < result["constant"][name])
 
 
 def _by_class(label: NDArray[Any], predicted: Floats, classes: Sequence[str]) -> dict[str, Any]:
@@ -222,12 +218,31 @@ def _by_class(label: NDArray[Any], predicted: Floats, classes: Sequence[str]) ->
     }
 
 
-def _calibration_error(predicted: Floats, observed: NDArray[np.bool_]) -> float:
-    """The mean distance of predicted and observed shares, in ten parts of equally many rows."""
+class CalibrationBin(NamedTuple):
+    """Rows with neighbouring predictions: what was predicted, what was there, how many."""
+
+    predicted: float
+    observed: float
+    rows: int
+
+
+def calibration_bins(predicted: Floats, observed: NDArray[Any]) -> tuple[CalibrationBin, ...]:
+    """Up to ten bins of equally many rows, in the order of their predictions."""
     order = np.argsort(predicted, kind="stable")
-    parts = [part for part in np.array_split(order, _PARTS) if len(part)]
-    apart = [abs(predicted[part].mean() - observed[part].mean()) * len(part) for part in parts]
-    return float(sum(apart) / len(order))
+    return tuple(
+        CalibrationBin(
+            predicted=float(predicted[part].mean()),
+            observed=float(observed[part].mean()),
+            rows=len(part),
+        )
+        for part in np.array_split(order, min(_PARTS, len(order)))
+    )
+
+
+def _calibration_error(predicted: Floats, observed: NDArray[np.bool_]) -> float:
+    """The mean distance of predicted and observed shares in `calibration_bins`."""
+    bins = calibration_bins(predicted, observed)
+    return sum(abs(each.predicted - each.observed) * each.rows for each in bins) / len(predicted)
 
 
 def _by_group(
@@ -273,8 +288,7 @@ def reference(training: Table, tables: Iterable[Table] | None = None) -> dict[st
         tell("fitting the reference without privacy", place / len(_NAMES))
         with part_of("fitting the reference without privacy"):
             label, predicted = _held_out(kind, rows) if tested is None else _on(kind, rows, tested)
-        scores = score_rows(label, predicted, numbers=rows.classes is None)
-        found[kind] = {name: value for name, value in scores.items() if name != "rows"}
+        found[kind] = _brief(label, predicted, numbers=rows.classes is None)
     return found
 
 
@@ -333,8 +347,7 @@ def _fitted(kind: str, rows: Table) -> Any:
 def _of(model: Any, kind: str, rows: Table, others: Table) -> Floats:
     seen = _features(kind, others)
     if rows.classes is None:
-        numbers: Floats = np.asarray(model.predict(seen), dtype=np.float64)
-        return numbers
+        return np.asarray(model.predict(seen), dtype=np.float64)
     # A class that the training rows lack has no chance; none is exactly nought.
     chances = np.full((others.n, len(rows.classes)), 1e-6)
     chances[:, model.classes_] += model.predict_proba(seen)

@@ -467,7 +467,12 @@ def test_a_bound_for_batches_that_forgets_the_other_end_is_found(
 
 def test_counts_that_forget_the_second_bin_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = aggregate.count_sensitivity
-    monkeypatch.setattr(experts, "count_sensitivity", lambda a: real(a).scaled(1 / math.sqrt(2)))
+
+    def smaller(excess: float) -> release.Sensitivity:
+        bound = real(excess).replace / math.sqrt(2)
+        return release.Sensitivity(replace=bound, withhold=bound)
+
+    monkeypatch.setattr(experts, "count_sensitivity", smaller)
     assert found("experts-aggregate")
 
 

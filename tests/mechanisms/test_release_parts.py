@@ -81,15 +81,12 @@ def test_noise_is_widened_by_the_reserve_and_the_grid() -> None:
             widened_std(1.0, 1, ONE, reserve=bad)
 
 
-def test_a_sensitivity_scales_and_has_the_cost_of_its_noise() -> None:
+def test_a_sensitivity_is_that_of_a_sum_and_has_the_cost_of_its_noise() -> None:
     assert Sensitivity.of_clipped_sum(0.5, rows_per_unit=3) == Sensitivity(
         replace=3.0, withhold=1.5
     )
     assert Sensitivity.of_clipped_sum(0.5) == Sensitivity(replace=1.0, withhold=0.5)
     assert (ONE.under("replace"), ONE.under("withhold")) == (2.0, 1.0)
-    assert Sensitivity(replace=2.0, withhold=4.0).scaled(0.25) == Sensitivity(
-        replace=0.5, withhold=1.0
-    )
     assert ONE.event(4.0) == GaussianEvent(replace=0.5, withhold=0.25)
     assert ONE.event(4.0, count=7) == GaussianEvent(replace=0.5, withhold=0.25, count=7)
     for wrong in ((0.0, 1.0), (1.0, 0.0), (math.inf, 1.0), (1.0, math.nan)):

@@ -127,10 +127,6 @@ class Sensitivity:
             replace=self.replace / noise_std, withhold=self.withhold / noise_std, count=count
         )
 
-    def scaled(self, factor: float) -> Sensitivity:
-        """The sensitivity of the statistic multiplied by `factor` > 0."""
-        return Sensitivity(replace=factor * self.replace, withhold=factor * self.withhold)
-
 
 INTERRUPTED = (
     "This training was interrupted and went on within what it had charged: steps that were lost "
@@ -205,11 +201,6 @@ class Releaser:
     def released(self) -> tuple[str, ...]:
         """What was released, in words, in order."""
         return tuple(self._released)
-
-    def charge(self, event: Event, what: str) -> None:
-        """Charge one event now; the caller may release only after this returns."""
-        self.open(event, what)
-        self.pay()
 
     def open(self, event: Event, what: str, *, in_parts: bool = False) -> None:
         """Take one event into the plan; whoever releases it calls `pay` first.

@@ -37,7 +37,7 @@ from halfmask.vertical.experts import (
     sum_of_scores,
     train_experts,
 )
-from halfmask.vertical.fdml import FdmlConfig, FdmlParty, open_sgd_party, run_fdml
+from halfmask.vertical.fdml import FdmlConfig, FdmlParty, run_fdml
 from halfmask.vertical.files import VerticalTable, check_party_names
 from halfmask.vertical.party import Coordinator, HiddenLabels, check_hidable, hide_labels
 
@@ -60,11 +60,10 @@ class SimulationBudget(Budget):
         It would not be charged, although its owner gave it to be.
         """
         check_party_names("ledgers", self.ledgers, names)
-        return {name: self.of_party(name, index) for index, name in enumerate(names)}
-
-    def of_party(self, name: str, index: int) -> Releaser:
-        """What one party releases through: its own ledger, its own noise."""
-        return self.releaser(self.ledgers.get(name) or MemoryLedger.of(self), index)
+        return {
+            name: self.releaser(self.ledgers.get(name) or MemoryLedger.of(self), index)
+            for index, name in enumerate(names)
+        }
 
     def of_label_holder(self, index: int, *, least: float) -> Releaser:
         """The same for the label holder, whose ledger, if it has none, allows `least`."""
@@ -255,11 +254,12 @@ def simulate_fdml(
     draw = np.random.default_rng(config.start_seed)
     releasers = spent.of_parties([part.name for part in table.columns])
     parties = {
-        part.name: open_sgd_party(
-            part,
-            config,
-            budget,
-            releasers[part.name],
+        part.name: FdmlParty(
+            part.name,
+            part.train,
+            strength=config.strength,
+            noise=config.sgd_noise(budget, part.row_norm),
+            releaser=releasers[part.name],
             start=draw.normal(size=int(part.train.shape[1])) * 0.01,
         )
         for part in table.columns
