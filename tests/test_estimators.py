@@ -15,11 +15,13 @@ import pytest
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.decomposition import PCA
+from sklearn.ensemble import StackingClassifier
 from sklearn.feature_selection import SelectKBest
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score
 from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, Normalizer, StandardScaler
+from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
@@ -451,6 +453,17 @@ def test_a_scaled_target_is_found_too() -> None:
     model = TransformedTargetRegressor(HalfmaskRegressor(epsilon=20), transformer=StandardScaler())
     with pytest.warns(UncoveredStepWarning, match="transformer of the target"):
         model.fit(ROWS, ROWS[:, 1])
+
+
+def test_models_stacked_below_the_estimator_are_found_and_those_of_ours_pass() -> None:
+    ours = HalfmaskClassifier(epsilon=20)
+    below = [("tree", DecisionTreeClassifier(max_depth=2)), ("ours", ours)]
+    model = StackingClassifier(below, final_estimator=HalfmaskClassifier(epsilon=20), cv=2)
+    with pytest.warns(UncoveredStepWarning, match="The stacked model 'tree' in front"):
+        model.fit(ROWS, SICK)
+    stated = model.final_estimator_.privacy_.not_covered
+    assert any("'tree'" in line and "'ours'" not in line for line in stated)
+    assert not any("tree" in line for line in model.named_estimators_["ours"].privacy_.not_covered)
 
 
 def test_steps_of_public_columns_pass_where_only_the_label_is_private() -> None:

@@ -11,16 +11,17 @@ import pyarrow as pa
 import pytest
 
 from halfmask.accounting.budget import Budget
+from halfmask.accounting.ledger import Ledger
 from halfmask.errors import InputError
 from halfmask.mechanisms.noise import noise_source
 from halfmask.model import Model
-from halfmask.model_folder import packed, unpacked, without_objects
+from halfmask.model_folder import link_ledger, packed, unpacked, without_objects
 from halfmask.schema import Schema
 from halfmask.table import Encoder
 from halfmask.training import train
 
 
-def small_model(epsilon: float, seed: int) -> Model:
+def small_model(epsilon: float, seed: int, ledger: Path | None = None) -> Model:
     rng = np.random.default_rng(0)
     frame = pa.table({"x": rng.uniform(size=20), "y": rng.choice(["a", "b"], 20)})
     schema = Schema.from_dict(
@@ -36,6 +37,7 @@ def small_model(epsilon: float, seed: int) -> Model:
         method="one-shot",
         noise=noise_source(seed),
         encoder=encoder,
+        ledger=ledger,
     )
 
 
@@ -72,6 +74,27 @@ def test_a_model_is_saved_over_nothing_unless_that_is_asked_for(tmp_path: Path) 
     other.save(folder, overwrite=True)
     assert Model.load(folder).reason == "another"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "note.txt"]
+
+
+@pytest.mark.parametrize("kept", ["in the folder", "elsewhere"])
+def test_no_model_is_saved_beside_a_ledger_that_was_charged_for_another_alone(
+    tmp_path: Path, kept: str
+) -> None:
+    """Both have the same plan, so that the charge of the one looks like that of the other."""
+    folder = tmp_path / "model"
+    path = folder / "ledger.jsonl" if kept == "in the folder" else tmp_path / "people.jsonl"
+    folder.mkdir()
+    Ledger.create(path, epsilon=100.0, delta=1e-6)
+    first, second = small_model(20.0, 0, path), small_model(20.0, 1)
+    first.save(folder, overwrite=True)
+    link_ledger(folder, path)
+    assert first.privacy.events == second.privacy.events
+    with pytest.raises(InputError, match="charged for the model there and not for this one"):
+        second.save(folder, overwrite=True)
+    replace(first, reason="described anew").save(folder, overwrite=True)
+    assert Model.load(folder).reason == "described anew"
+    # A model whose charge is in that ledger too may replace the first.
+    small_model(20.0, 2, path).save(folder, overwrite=True)
 
 
 def test_no_array_of_objects_is_stored_and_no_other_array_than_was_given(tmp_path: Path) -> None:

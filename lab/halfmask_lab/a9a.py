@@ -176,6 +176,6 @@ def _experts(
         epsilon,
         DELTA,
         label="private" if label_private else "public",
-        label_epsilon=runs[0].costs["label"],
+        label_epsilon=runs[0].costs.get("label"),
         all_columns_epsilon=runs[0].costs["columns at all parties"],
     )

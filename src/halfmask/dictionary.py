@@ -164,10 +164,7 @@ def grouped(names: Sequence[str], declared: Mapping[str, Any]) -> list[tuple[lis
     same: dict[str, list[str]] = {}
     for name in names:
         same.setdefault(repr(declared[name]), []).append(name)
-    found = []
-    for members in same.values():
-        found.append((_patterns(members, names), declared[members[0]]))
-    return found
+    return [(_patterns(members, names), declared[members[0]]) for members in same.values()]
 
 
 def _patterns(members: Sequence[str], names: Iterable[str]) -> list[str]:

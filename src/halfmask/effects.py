@@ -325,10 +325,10 @@ def explain(model: Model, row: Any) -> Explanation:
     scores = model.scores(table)
     output = int(scores[0].argmax()) if scores.shape[1] > 1 else 0
     values = view.effects(model)
-    added = {}
-    for place, column in enumerate(view.encoder.schema.columns):
-        added[column.name] = view.at(place, table, values[place][:, output])
-    added |= view.together(table)
+    added = {
+        column.name: view.at(place, table, values[place][:, output])
+        for place, column in enumerate(view.encoder.schema.columns)
+    } | view.together(table)
     score = float(scores[0, output])
     return Explanation(
         score=score,
@@ -425,11 +425,9 @@ class _View:
             raw = [np.column_stack([each[place] for each in by_output]) for place in places]
         else:
             raw = [self._linear(model, place) for place in places]
-        found = []
-        for place, values in enumerate(raw):
-            share = self._weights(place, len(values))
-            found.append(values - share @ values)
-        return found
+        return [
+            values - self._weights(place, len(values)) @ values for place, values in enumerate(raw)
+        ]
 
     def _weights(self, place: int, levels: int) -> Floats:
         known = self.shares[place]
@@ -689,7 +687,8 @@ def _bars(
     low, high = [], []
     for place, value in enumerate(values):
         spread = spreads[place]
-        if view.encoder.schema.columns[place].role == "private" and value.any():
+        private = view.encoder.schema.columns[place].role == "private"
+        if private and value.any():
             spread = np.maximum(spread, least)
         # What is held against a simpler model is known as far as its slope is.
         spread = np.hypot(spread, view.slope_noise * np.abs(value))
@@ -697,7 +696,6 @@ def _bars(
         if known is None or len(known) != len(value):
             known = np.zeros(len(value))
         known = np.asarray(known, dtype=np.float64)[:, None]
-        private = view.encoder.schema.columns[place].role == "private"
         if not private:
             # Worked out from the public columns as they are.
             spread = np.maximum(spread, known)

@@ -250,7 +250,7 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
                 SpendsAgainWarning,
                 stacklevel=2,
             )
-        steps = _steps_that_learn(label_alone=self.public == "all")
+        steps = _steps_that_learn(self, label_alone=self.public == "all")
         uncovered = _UNCOVERED_STEPS.format(steps=" and ".join(steps)) if steps else None
         if uncovered is not None:
             warnings.warn(uncovered, UncoveredStepWarning, stacklevel=2)
@@ -660,11 +660,12 @@ _UNCOVERED_STEPS = (
 )
 
 
-def _steps_that_learn(*, label_alone: bool) -> list[str]:
+def _steps_that_learn(fitted: _HalfmaskEstimator, *, label_alone: bool) -> list[str]:
     """Steps of the pipelines that are calling us which learn from rows (or labels, `label_alone`).
 
     scikit-learn tells an estimator nothing of its pipeline, so the stack is asked. What was scaled
-    before the call, by hand, cannot be seen.
+    before the call, by hand, cannot be seen. The last model of several stacked ones is handed what
+    the others tell of each row, and these learnt from all rows.
     """
     found: dict[str, None] = {}
     frame = inspect.currentframe()
@@ -674,6 +675,9 @@ def _steps_that_learn(*, label_alone: bool) -> list[str]:
             steps = [(f"pipeline step {name!r}", step) for name, step in own.steps[:-1]]
         elif isinstance(own, TransformedTargetRegressor):
             steps = [("transformer of the target", own.transformer)]
+        elif isinstance(own, BaseEstimator) and getattr(own, "final_estimator_", None) is fitted:
+            below = [] if own.cv == "prefit" else own.estimators
+            steps = [(f"stacked model {name!r}", model) for name, model in below]
         else:
             steps = []
         found |= dict.fromkeys(name for name, step in steps if _learns(step, label_alone))
@@ -682,7 +686,8 @@ def _steps_that_learn(*, label_alone: bool) -> list[str]:
 
 
 def _learns(step: Any, label_alone: bool) -> bool:
-    if step is None or isinstance(step, str | FrozenEstimator):
+    # What a model of ours tells follows from its releases, which have a guarantee of their own.
+    if step is None or isinstance(step, str | FrozenEstimator | _HalfmaskEstimator):
         return False
     tags = get_tags(step)
     if not label_alone:

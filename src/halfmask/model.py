@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from types import NoneType
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
+from halfmask.accounting.ledger import Ledger
 from halfmask.data.products import feature_rows, rows_times
 from halfmask.errors import DataError, InputError
 from halfmask.methods.fitted import LinearFit
@@ -23,6 +25,7 @@ from halfmask.model_folder import (
     VERTICAL_FILE,
     damaged,
     field,
+    ledger_of,
     read_arrays,
     read_json,
     rebuilt,
@@ -126,7 +129,7 @@ class Model(ABC):
         """Write model.npz, then model.json; a folder without the latter holds no finished model.
 
         A folder that holds anything is refused, unless `overwrite` says that a model there may be
-        replaced; its other files stay.
+        replaced; its other files stay. A ledger among them must hold the charges of both models.
         """
         if (reason := self.why_not_storable()) is not None:
             raise InputError(reason)
@@ -141,6 +144,7 @@ class Model(ABC):
                 f"{str(folder)!r} {held}: name a new folder, or pass overwrite=True to replace "
                 "the model there."
             )
+        self._check_replaced(folder)
         with replacing(folder / "model.npz") as path, path.open("wb") as file:
             np.savez_compressed(file, **without_objects(self.arrays()))
         description = {
@@ -161,6 +165,26 @@ class Model(ABC):
         # Numbers that are not finite become null: JSON has none, and all is paid by now.
         write_text(folder / "model.json", json_text(description))
 
+    def _check_replaced(self, folder: Path) -> None:
+        """Refuse to leave a ledger beside this model that was charged for another one alone.
+
+        What that one spent stays spent, and reports would take its charge for this model's.
+        """
+        ledger = ledger_of(folder) if (folder / "model.json").exists() else None
+        if ledger is None:
+            return
+        there = Model.load(folder)
+        mine, theirs = self.arrays(), there.arrays()
+        if list(mine) == list(theirs) and all(np.array_equal(mine[n], theirs[n]) for n in mine):
+            return  # the same model, described anew
+        both = Counter([*there.privacy.events, *self.privacy.events])
+        if both - Counter(Ledger.open(ledger).events()):
+            raise InputError(
+                f"{str(folder)!r} has the ledger {ledger.name!r}, which was charged for the model "
+                "there and not for this one: name a new folder. What a replaced model spent would "
+                "stay spent."
+            )
+
     @staticmethod
     def load(folder: str | Path) -> Model:
         """Read what `save` has written; a damaged folder is an error that says what is wrong."""
@@ -180,8 +204,7 @@ class Model(ABC):
         if description.get("format") != FORMAT:
             raise DataError(f"The model in {str(folder)!r} is of another format: train it again.")
         common = rebuilt(lambda: _common(description), "model.json")
-        module, name = _KINDS[description["kind"]].split(":")
-        kind: type[Model] = getattr(import_module(module), name)
+        kind: type[Model] = resolve_name(_KINDS[description["kind"]])
         arrays = read_arrays(folder / "model.npz")
         return rebuilt(lambda: _tried(kind.from_arrays(arrays, **common)), "model.npz")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,8 @@ def beside_a_constant(
     """What `score_rows` finds, and what a constant would reach on these rows."""
     result: dict[str, Any] = dict(score_rows(label, predicted, numbers=numbers))
     result["constant"] = _constant(label, 0 if numbers else predicted.shape[1])
-    result["better_than_constant"] = _better(result, numbers=numbers)
+    main = "rmse" if numbers else "log_loss"
+    result["better_than_constant"] = bool(result[main] < result["constant"][main])
     return result
 
 
@@ -177,8 +178,7 @@ def _public_alone(model: Model, rows: Table) -> Floats | None:
     if model.task == "regression":
         assert model.label_bounds is not None
         low, high = model.label_bounds
-        numbers: Floats = np.clip((high + low) / 2 + (high - low) / 2 * scores, low, high)
-        return numbers
+        return np.clip((high + low) / 2 + (high - low) / 2 * scores, low, high)
     second = expit(scores)
     return np.column_stack([1 - second, second])
 
@@ -198,6 +198,7 @@ def _of_pools(details: Mapping[str, Any], scores: Floats) -> Floats | None:
 
 
 def _brief(label: NDArray[Any], predicted: Floats, *, numbers: bool) -> dict[str, float | None]:
+    """`score_rows` without the number of rows."""
     scored = score_rows(label, predicted, numbers=numbers)
     return {name: value for name, value in scored.items() if name != "rows"}
 
@@ -218,11 +219,6 @@ def _constant(label: NDArray[Any], classes: int) -> dict[str, float]:
     share = np.bincount(label, minlength=classes) / len(label)
     seen = share[share > 0]
     return {"accuracy": float(share.max()), "log_loss": float(-(seen * np.log(seen)).sum()) + 0.0}
-
-
-def _better(result: Mapping[str, Any], *, numbers: bool) -> bool:
-    name = "rmse" if numbers else "log_loss"
-    return bool(result[name] < result["constant"][name])
 
 
 def _by_class(label: NDArray[Any], predicted: Floats, classes: Sequence[str]) -> dict[str, Any]:
@@ -247,12 +243,31 @@ def _by_class(label: NDArray[Any], predicted: Floats, classes: Sequence[str]) ->
     }
 
 
-def _calibration_error(predicted: Floats, observed: NDArray[np.bool_]) -> float:
-    """The mean distance of predicted and observed shares, in ten parts of equally many rows."""
+class CalibrationBin(NamedTuple):
+    """Rows with neighbouring predictions: what was predicted, what was there, how many."""
+
+    predicted: float
+    observed: float
+    rows: int
+
+
+def calibration_bins(predicted: Floats, observed: NDArray[Any]) -> tuple[CalibrationBin, ...]:
+    """Up to ten bins of equally many rows, in the order of their predictions."""
     order = np.argsort(predicted, kind="stable")
-    parts = [part for part in np.array_split(order, _PARTS) if len(part)]
-    apart = [abs(predicted[part].mean() - observed[part].mean()) * len(part) for part in parts]
-    return float(sum(apart) / len(order))
+    return tuple(
+        CalibrationBin(
+            predicted=float(predicted[part].mean()),
+            observed=float(observed[part].mean()),
+            rows=len(part),
+        )
+        for part in np.array_split(order, min(_PARTS, len(order)))
+    )
+
+
+def _calibration_error(predicted: Floats, observed: NDArray[np.bool_]) -> float:
+    """The mean distance of predicted and observed shares in `calibration_bins`."""
+    bins = calibration_bins(predicted, observed)
+    return sum(abs(each.predicted - each.observed) * each.rows for each in bins) / len(predicted)
 
 
 def _by_group(
@@ -298,8 +313,7 @@ def reference(training: Table, tables: Iterable[Table] | None = None) -> dict[st
         tell("fitting the reference without privacy", place / len(_NAMES))
         with part_of("fitting the reference without privacy"):
             label, predicted = _held_out(kind, rows) if tested is None else _on(kind, rows, tested)
-        scores = score_rows(label, predicted, numbers=rows.classes is None)
-        found[kind] = {name: value for name, value in scores.items() if name != "rows"}
+        found[kind] = _brief(label, predicted, numbers=rows.classes is None)
     return found
 
 
@@ -358,8 +372,7 @@ def _fitted(kind: str, rows: Table) -> Any:
 def _of(model: Any, kind: str, rows: Table, others: Table) -> Floats:
     seen = _features(kind, others)
     if rows.classes is None:
-        numbers: Floats = np.asarray(model.predict(seen), dtype=np.float64)
-        return numbers
+        return np.asarray(model.predict(seen), dtype=np.float64)
     # A class that the training rows lack has no chance; none is exactly nought.
     chances = np.full((others.n, len(rows.classes)), 1e-6)
     chances[:, model.classes_] += model.predict_proba(seen)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass, replace
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from types import NoneType, UnionType
 from typing import (
     Any,
@@ -88,9 +88,8 @@ def kind_of(method: str, recipe: str | None = None) -> type[Any]:
     if chosen not in known:
         there = ", ".join(known) if len(known) > 1 else "none"
         raise InputError(f"Method {method!r} has no recipe {chosen!r}: expected {there}.")
-    module, name = known[chosen].split(":")
     try:
-        kind: type[Any] = getattr(import_module(module), name)
+        kind: type[Any] = resolve_name(known[chosen])
     except ModuleNotFoundError as missing:
         if missing.name != "torch":
             raise
@@ -401,7 +400,7 @@ def _restored(value: Any) -> Any:
     held = value.get("fields")
     if name not in _places() or not isinstance(held, dict):
         damaged("its training options")
-    kind = getattr(import_module(_places()[name]), name)
+    kind = resolve_name(f"{_places()[name]}:{name}")
     hints = get_type_hints(kind)
     restored = options_from_json(held)
     for field, item in restored.items():

@@ -110,7 +110,7 @@ def train(
     if choice.method != "mlp" and table.features.n != table.n:
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
     if ranks is not None:
-        _check_spread(table, choice.method)
+        _check_spread(table, choice.method, weighed=sample_weight is not None)
         if choice.method == "additive" and encoder is not None:
             _check_same_levels(encoder, ranks)
     # A map or a penalty of the user's reads numbers.
@@ -233,7 +233,7 @@ def _check_unit(table: Table) -> None:
         )
 
 
-def _check_spread(table: Table, method: str) -> None:
+def _check_spread(table: Table, method: str, *, weighed: bool) -> None:
     """Refuse what needs all rows in one place."""
     if method not in SPREAD_METHODS:
         raise InputError(
@@ -242,6 +242,9 @@ def _check_spread(table: Table, method: str) -> None:
         )
     if table.unit is not None:
         raise InputError("A table with a [unit] needs all rows on one machine: start one process.")
+    if weighed:
+        # The heaviest of all rows counts as 1, and the statement of the first machine says so.
+        raise InputError("A sample_weight needs all rows on one machine: start one process.")
 
 
 def _check_same_levels(encoder: Encoder, ranks: Ranks) -> None:
@@ -390,7 +393,7 @@ def state(table: Table, releaser: Releaser, *, notes: Sequence[str] = ()) -> Sta
     notes = [*releaser.notes, *notes]
     if schema is None and table.task == "classification":
         notes.append("The set of labels present in the data counts as public.")
-    if schema is None:
+    if schema is None and table.private_sources:
         notes.append(f"Rows were clipped to Euclidean norm {table.private_norm:g}.")
     if schema is not None and schema.label.missing == "skip":
         # Said for the declaration, whether or not a label was missing.

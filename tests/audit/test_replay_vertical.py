@@ -65,6 +65,7 @@ class Run:
     releasers: Releasers
     costs: Mapping[str, float]
     rule: tuple[str, ...]
+    combination: Any
     labels: MemoryLedger
 
 
@@ -81,7 +82,13 @@ def run_of(
     budget = Watched(epsilon=1.0, delta=DELTA, relation=relation, told=told, label_ledger=labels)  # type: ignore[arg-type]
     found = simulate(task, budget)
     releasers = {index: door.transcript() for index, door in budget.opened.items()}
-    return Run(releasers=releasers, costs=found.costs, rule=found.notes, labels=labels)
+    return Run(
+        releasers=releasers,
+        costs=found.costs,
+        rule=found.notes,
+        combination=found.combination,
+        labels=labels,
+    )
 
 
 def moved(told: Run, again: Run, index: int) -> float:
@@ -266,6 +273,51 @@ def test_no_label_moves_all_that_is_told_of_it_beyond_the_label_holders_charge(
     over(tasks(), 30, check)
 
 
+@pytest.mark.parametrize("labels", ["public", "private", "hidden"])
+@pytest.mark.parametrize("aggregate", [False, True])
+def test_no_cost_is_stated_of_a_label_that_the_rule_tells_exactly(
+    labels: str, aggregate: bool
+) -> None:
+    """With all noisy values as they were, another label may not change the model."""
+    simulate = expert(labels, aggregate=aggregate)
+
+    def check(drawn: tuple[VerticalTable, np.random.Generator, str]) -> None:
+        task, rng, _ = drawn
+        changed = task.labels.copy()
+        row = int(rng.integers(len(changed)))
+        changed[row] = 1 - changed[row]
+        told = run_of(simulate, task)
+        again = run_of(simulate, replace(task, labels=changed), told=told.releasers)
+        if "label" in told.costs or told.costs["person"] > told.costs["columns at all parties"]:
+            assert told.combination == again.combination
+
+    over(tasks(), 10, check)
+
+
+@pytest.mark.parametrize("relation", ["replace", "withhold"])
+@pytest.mark.parametrize("name", CASES)
+def test_no_person_replaced_at_all_parties_exceeds_the_cost_that_is_stated(
+    name: str, relation: str
+) -> None:
+    """By the events that were charged: budgets for withheld rows have less noise."""
+    task = VerticalTable(
+        columns=tuple(
+            PartyColumns(
+                name=each,
+                train=np.eye(3)[np.arange(12) % 3],
+                row_norm=1.0,
+                nonnegative=True,
+            )
+            for each in ("one", "two")
+        ),
+        labels=np.arange(12) % 2.0,
+    )
+    told = run_of(CASES[name], task, relation)
+    events = [event for party in (0, 1) for event in told.releasers[party].events]
+    replaced = math.sqrt(sum(event.count * event.replace**2 for event in events))
+    assert gaussian_epsilon(replaced, DELTA) <= told.costs["person"] * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("labels", ["public", "private"])
 def test_no_person_moves_all_parties_beyond_the_cost_that_is_stated(labels: str) -> None:
     simulate = expert(labels, aggregate=True)
@@ -415,7 +467,12 @@ def test_a_bound_for_batches_that_forgets_the_other_end_is_found(
 
 def test_counts_that_forget_the_second_bin_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = aggregate.count_sensitivity
-    monkeypatch.setattr(experts, "count_sensitivity", lambda a: real(a).scaled(1 / math.sqrt(2)))
+
+    def smaller(excess: float) -> release.Sensitivity:
+        bound = real(excess).replace / math.sqrt(2)
+        return release.Sensitivity(replace=bound, withhold=bound)
+
+    monkeypatch.setattr(experts, "count_sensitivity", smaller)
     assert found("experts-aggregate")
 
 

@@ -181,7 +181,7 @@ def test_a_releaser_without_a_plan_takes_nothing_back() -> None:
     """Its charges are of several releases: which of them has left is not kept."""
     ledger = MemoryLedger(epsilon=9.0, delta=1e-6)
     door = release.Releaser(ledger, noise_source())
-    door.charge(GaussianEvent(replace=0.1, withhold=0.1), "one")
+    door.open(GaussianEvent(replace=0.1, withhold=0.1), "one")
     door.take_back()
     assert ledger.spent() > 0
     series = door.gaussian_series(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halfmask import HalfmaskClassifier
 from halfmask.errors import DataError, InputError
 from halfmask.table import Table
 
@@ -58,3 +59,11 @@ def test_wrong_bare_arrays_are_explained(x: Any, y: Any, words: str) -> None:
 def test_label_bounds_that_cannot_be_calculated_with_are_refused(bounds: Any) -> None:
     with pytest.raises(InputError, match="label_bounds"):
         Table.from_arrays([[1.0], [2.0]], [0.0, 1.0], task="regression", label_bounds=bounds)
+
+
+def test_rows_are_said_to_be_clipped_only_where_they_are_private() -> None:
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    y = (X[:, 0] > 0).astype(int)
+    for public, clipped in (("all", False), (None, True)):
+        model = HalfmaskClassifier(public=public).fit(X, y)
+        assert any("clipped" in note for note in model.privacy_.notes) is clipped

@@ -81,15 +81,12 @@ def test_noise_is_widened_by_the_reserve_and_the_grid() -> None:
             widened_std(1.0, 1, ONE, reserve=bad)
 
 
-def test_a_sensitivity_scales_and_has_the_cost_of_its_noise() -> None:
+def test_a_sensitivity_is_that_of_a_sum_and_has_the_cost_of_its_noise() -> None:
     assert Sensitivity.of_clipped_sum(0.5, rows_per_unit=3) == Sensitivity(
         replace=3.0, withhold=1.5
     )
     assert Sensitivity.of_clipped_sum(0.5) == Sensitivity(replace=1.0, withhold=0.5)
     assert (ONE.under("replace"), ONE.under("withhold")) == (2.0, 1.0)
-    assert Sensitivity(replace=2.0, withhold=4.0).scaled(0.25) == Sensitivity(
-        replace=0.5, withhold=1.0
-    )
     assert ONE.event(4.0) == GaussianEvent(replace=0.5, withhold=0.25)
     assert ONE.event(4.0, count=7) == GaussianEvent(replace=0.5, withhold=0.25, count=7)
     for wrong in ((0.0, 1.0), (1.0, 0.0), (math.inf, 1.0), (1.0, math.nan)):
@@ -609,6 +606,36 @@ def test_the_noise_of_a_step_is_its_multiple_of_the_clip_norm() -> None:
         steps=1, what="gradients",
     )  # fmt: skip
     assert step.release(Nothing()) == pytest.approx(12.0 / (0.5 * 10), rel=1e-5)
+
+
+@pytest.mark.parametrize("summed", ["rows", "rows of units", "rows of all machines"])
+def test_the_noise_of_a_step_is_widened_for_the_rounding_of_all_rows(summed: str) -> None:
+    found = []
+    for most in (10, 1 << 21):
+        releaser = Releaser(MemoryLedger(epsilon=1e6, delta=1e-5), UnitNoise(0.9))
+        releaser.rows = most if summed == "rows of units" else 0
+        step = PrivateStep(
+            releaser,
+            rows=most if summed == "rows" else 10,
+            rate=0.5,
+            clip_norm=1.0,
+            noise_multiplier=1.0,
+            steps=1,
+            what="gradients",
+            rows_in_all=most if summed == "rows of all machines" else None,
+        )
+        divisor = 10 if summed == "rows of units" else most
+        found.append(float(step.release(Nothing())[0]) * 0.5 * divisor)
+    assert found[1] / found[0] == pytest.approx(1 + sum_reserve(1 << 21), abs=1e-5)
+
+
+def test_the_noise_of_paid_rows_is_widened_for_the_rounding_of_a_batch() -> None:
+    found = []
+    for size in (10, 1 << 21):
+        releaser = Releaser(MemoryLedger(epsilon=1e6, delta=1e-5), UnitNoise(0.9))
+        rows = PaidRows(releaser, rows=size, sensitivity=ONE, noise_std=2.0, count=1, what="sums")
+        found.append(float(rows.release(np.arange(size), lambda _: np.zeros(1))[0]))
+    assert found[1] / found[0] == pytest.approx(1 + sum_reserve(1 << 21), abs=1e-5)
 
 
 def test_a_step_whose_noise_cannot_be_drawn_is_refused_before_it_is_charged() -> None:

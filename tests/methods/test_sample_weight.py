@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -13,11 +13,15 @@ from sklearn.tree import DecisionTreeClassifier
 from tests.audit.replays import assert_within_charge, corner_pairs, neighbour_pairs
 
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
+from halfmask.accounting.budget import Budget
 from halfmask.accounting.ledger import MemoryLedger
 from halfmask.audit import record
 from halfmask.errors import InputError
+from halfmask.mechanisms.noise import noise_source
 from halfmask.methods import additive
 from halfmask.schema import Column, Label, Schema, Unit
+from halfmask.table import Encoder
+from halfmask.training import train
 
 LOUD = 2000.0
 
@@ -28,7 +32,7 @@ LOUD = 2000.0
 def test_no_weighted_neighbour_moves_the_releases_beyond_the_charge(
     roles: str, data: st.DataObject
 ) -> None:
-    pair = data.draw(neighbour_pairs(roles=(roles,), labels=("two", "number")))
+    pair = data.draw(neighbour_pairs(roles=(roles,), labels=("two", "three", "number")))
     estimator = pair.estimator("additive", epsilon=data.draw(st.sampled_from([1.0, LOUD])))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     rows = pair.frame.shape[0]
@@ -197,3 +201,18 @@ def test_numbers_take_weights_too() -> None:
     model.fit(frame, sample_weight=weights)
     expected = float(np.average(frame["dose"], weights=weights))
     assert float(model.predict(frame).mean()) == pytest.approx(expected, abs=0.3)
+
+
+def test_weights_of_rows_on_several_machines_are_refused() -> None:
+    """Each machine would take the heaviest of its own rows for the heaviest of all."""
+    encoder = Encoder.fit(schema(), people(50))
+    table = encoder.encode(people(50))
+    with pytest.raises(InputError, match="sample_weight needs all rows on one machine"):
+        train(
+            table,
+            Budget(epsilon=1.0, delta=1e-6),
+            method="additive",
+            noise=noise_source(),
+            ranks=cast(Any, object()),
+            sample_weight=np.arange(50.0),
+        )

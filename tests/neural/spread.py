@@ -254,7 +254,7 @@ def refused_charge(ranks: Ranks) -> str:
     ledger = MemoryLedger(epsilon=0.1, delta=1e-5, relation="replace")
     releaser = SharedReleaser(ledger, noise_of(ranks), ranks)
     try:
-        releaser.charge(GaussianEvent(replace=10.0, withhold=5.0), "too much")
+        releaser.open(GaussianEvent(replace=10.0, withhold=5.0), "too much")
     except HalfmaskError as error:
         return type(error).__name__
     return "charged"

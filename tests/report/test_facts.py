@@ -16,8 +16,9 @@ from halfmask.accounting.ledger import Ledger
 from halfmask.errors import DataError
 from halfmask.model import Model
 from halfmask.report.card import card
-from halfmask.report.facts import calibration_bins, gather, measure, roc_points
+from halfmask.report.facts import gather, measure, roc_points
 from halfmask.report.html import page
+from halfmask.scoring import calibration_bins
 
 
 @pytest.fixture(scope="module")

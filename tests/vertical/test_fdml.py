@@ -116,7 +116,7 @@ def test_scores_and_steps_of_a_simulation_are_one_charge(columns):
     mu = gaussian_mu(1.0, 1e-6)
     ledger = MemoryLedger(epsilon=gaussian_epsilon(0.9 * mu, 1e-6), delta=1e-6)
     budget = SimulationBudget(epsilon=1.0, delta=1e-6, ledgers={"a": ledger})
-    door = budget.of_party("a", 0)
+    door = budget.of_parties(["a"])["a"]
     noise = FdmlNoise(kind="row", epochs=3, ratio=budget.mu)
     with pytest.raises(BudgetExceededError):
         FdmlParty("a", columns[0], strength=1.0, noise=noise, releaser=door)

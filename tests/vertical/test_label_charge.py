@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 import threading
 
 import pytest
@@ -21,7 +22,7 @@ from halfmask.vertical.channel import PartyError
 from halfmask.vertical.experts import ExpertsConfig
 from halfmask.vertical.files import read_labels
 from halfmask.vertical.flower_app import run_method
-from halfmask.vertical.network import LabelHolder
+from halfmask.vertical.network import LabelHolder, NetworkParty, read_party_file
 from halfmask.vertical.simulation import SimulationBudget, simulate_experts
 
 
@@ -158,6 +159,72 @@ def test_a_party_never_spends_more_of_a_label_than_was_paid_for(tmp_path):
     with pytest.raises(InputError, match="spend more of each label"):
         run_method(Spoiling(tmp_path, {"label_ratio": 1e-6}), settings_of(tmp_path))
     assert Ledger.open(tmp_path / "shop-state" / "ledger.jsonl").events() == ()
+
+
+def test_a_party_that_joins_a_run_after_its_labels_were_paid_for_is_sent_none(tmp_path):
+    organisations(tmp_path, method="experts", label="private")
+
+    class Two(Recording):
+        parties = NAMES[:2]
+
+    run_method(Two(tmp_path), settings_of(tmp_path))
+    paid = label_ledger(tmp_path).events()
+    assert len(paid) == 3
+    channel = Recording(tmp_path)
+    with pytest.raises(InputError, match="'telecom'"):
+        run_method(channel, settings_of(tmp_path))
+    assert "expert-train" not in {message.kind for message in channel.sent}
+    assert label_ledger(tmp_path).events() == paid
+    # One that has left is no matter: less is spent than was paid for.
+    assert run_method(Two(tmp_path), settings_of(tmp_path))["parties"] == list(NAMES[:2])
+
+
+def test_labels_that_became_private_are_not_sent_by_a_run_that_began_with_public_ones(tmp_path):
+    organisations(tmp_path, method="experts", label="public")
+    run_method(Recording(tmp_path), settings_of(tmp_path))
+    schema = tmp_path / "schema.toml"
+    text = schema.read_text("utf-8").replace('role = "public"', 'role = "private"')
+    schema.write_text(text, encoding="utf-8")
+    channel = Recording(tmp_path)
+    with pytest.raises(InputError, match="another folder"):
+        run_method(channel, settings_of(tmp_path))
+    assert "expert-train" not in {message.kind for message in channel.sent}
+
+
+def test_a_party_that_trains_again_in_a_run_does_not_use_the_labels_unpaid(tmp_path):
+    organisations(tmp_path, method="experts", label="private")
+    settings = settings_of(tmp_path)
+    first = run_method(Recording(tmp_path), settings)
+    assert run_method(Recording(tmp_path), settings)["coefficients"] == first["coefficients"]
+    # Its memory and ledger are gone: it takes the run for a new one.
+    shutil.rmtree(tmp_path / "shop-state")
+    stored = (tmp_path / "out" / "vertical.json").read_bytes()
+    with pytest.raises(InputError, match="'shop' trained again"):
+        run_method(FreshNoise(tmp_path), settings)
+    assert (tmp_path / "out" / "vertical.json").read_bytes() == stored
+    assert len(label_ledger(tmp_path).entries()) == 1
+
+
+class FreshNoise(Recording):
+    """Parties whose noise is not that of their first training."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        for name, side in self._parties.items():
+            side.answer = lambda request, name=name: NetworkParty(
+                read_party_file(folder / f"{name}.toml")
+            ).answer(request)
+
+
+@pytest.mark.parametrize("method", ["experts", "admm"])
+def test_a_ledger_for_labels_that_are_told_to_all_is_refused(tmp_path, method):
+    organisations(tmp_path, method=method, label="public")
+    path = tmp_path / "own.jsonl"
+    Ledger.create(path, epsilon=5.0, delta=1e-6)
+    channel = Recording(tmp_path)
+    with pytest.raises(InputError, match="would not be charged"):
+        run_method(channel, settings_of(tmp_path, ledger=path))
+    assert channel.sent == []
 
 
 def test_two_attempts_at_once_draw_hidden_labels_once(tmp_path):

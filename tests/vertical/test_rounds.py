@@ -120,6 +120,20 @@ def test_an_old_memory_is_refused(bank):
     answer(file, share_request(round=3))
 
 
+def test_no_later_round_states_its_run_without_what_the_first_one_charged(bank):
+    file, part = bank / "bank.toml", bank / "bank-state" / "part"
+    answer(file, share_request())
+    charged = NetworkParty(read_party_file(file)).part().statement["epsilon"]
+    assert 0.99 < charged <= 1.0
+    part.rename(bank / "kept")
+    with pytest.raises(DataError, match="part of the model"):
+        answer(file, share_request(round=2))
+    assert len(events(bank)) == 1
+    (bank / "kept").rename(part)
+    answer(file, share_request(round=2))
+    assert NetworkParty(read_party_file(file)).part().statement["epsilon"] == charged
+
+
 def test_a_party_with_an_old_memory_hears_of_it_before_it_joins(bank):
     pytest.importorskip("flwr")
     file, memory = bank / "bank.toml", bank / "bank-state" / "party.npz"

@@ -65,8 +65,8 @@ def files(tmp_path):
     return tmp_path
 
 
-def simulate(folder, *options, tested=True):
-    command = ["vertical", "simulate", "--id", "id", "--json"]
+def simulate(folder, *options, tested=True, as_json=True):
+    command = ["vertical", "simulate", "--id", "id", *(["--json"] if as_json else [])]
     command += ["--schema", folder / "schema.toml", "--label", folder / "labels.csv"]
     command += ["--party", f"bank={folder}/bank.csv", "--party", f"telecom={folder}/telecom.csv"]
     if tested:
@@ -95,6 +95,15 @@ def test_each_method_prints_the_agreed_fields_and_a_guarantee_per_party(files, m
     assert data["rounds"] >= 1
     assert np.isfinite([data["train_loss"], data["test_loss"]]).all()
     assert 1.3 < data["costs"]["person"] < 2.2
+
+
+def test_losses_of_exact_rows_are_marked_in_words_and_in_json(files):
+    assert parsed(simulate(files))["losses_covered_by_guarantee"] is False
+    words = simulate(files, as_json=False).stdout
+    losses, _, rest = words.partition("not covered by the guarantee")
+    assert "train loss" in losses
+    assert "test loss" in losses
+    assert "loss" not in rest.partition("Not covered:")[0]
 
 
 def test_statements_name_public_functions_and_never_round_a_cost_down(files):
@@ -161,6 +170,22 @@ def test_a_ledger_that_is_no_partys_ends_the_run_before_training(files, method):
     message = json.loads(done.stdout)["error"]["message"]
     assert "--ledger names 'Bank', which is no party: bank, telecom." in message
     assert Ledger.open(files / "bank.jsonl").spent() == 0
+
+
+@pytest.mark.parametrize("method", ["experts", "admm", "fdml-sgd"])
+@pytest.mark.parametrize("role", ["public", "private"])
+def test_the_label_holders_ledger_is_charged_or_refused_before_a_label_is_told(files, method, role):
+    schema = SCHEMA.replace('role = "public"', f'role = "{role}"', 1)
+    (files / "schema.toml").write_text(schema, encoding="utf-8")
+    ledger = Ledger.create(files / "own.jsonl", epsilon=5.0, delta=1e-6)
+    done = simulate(files, "--method", method, "--label-ledger", ledger.path, tested=False)
+    if (method, role) == ("experts", "private"):
+        assert done.exit_code == 0
+        assert ledger.spent() > 0
+        return
+    assert done.exit_code == 2
+    assert "--label-ledger would not be charged" in json.loads(done.stdout)["error"]["message"]
+    assert ledger.events() == ()
 
 
 def test_a_budget_with_a_ledger_that_is_no_partys_is_refused():

@@ -367,14 +367,6 @@ _REACH = 11.0  # standard deviations; what lies beyond, 2e-28 a release, counts 
 _REVERSE: dict[Direction, Direction] = {"remove": "add", "add": "remove", "replace": "replace"}
 
 
-def accountant_name() -> str:
-    """How epsilon is computed, as printed in statements."""
-    return (
-        "privacy loss distributions by connected dots and tilted FFT, "
-        "checked against dp-accounting 0.6"
-    )
-
-
 def _log_mixture(x: Floats | float, noise: float, rate: float) -> Floats:
     """log of ((1−q)N(0) + qN(1)) / N(0) at x."""
     log_keep = math.log1p(-rate) if rate < 1 else -math.inf

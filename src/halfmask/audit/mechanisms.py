@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -139,18 +139,13 @@ def _stage(name: str, claim: Budget) -> Game:
 
 def _tables(kind: _Kind, rows: int, relation: Relation) -> tuple[Table, Table]:
     """Two tables that differ in row 0. Withheld, its label is missing (a level cannot be)."""
-    skip: Literal["skip"] | None = "skip" if relation == "withhold" else None
-    label = (
-        Label("y", "private", bounds=(-1, 1), missing=skip)
-        if kind.number
-        else Label("y", "private", classes=("no", "yes"), missing=skip)
-    )
+    declared: dict[str, Any] = {"bounds": (-1, 1)} if kind.number else {"classes": ("no", "yes")}
     columns = [_two_levels("level", "private")]
     if kind.public:
         columns.append(_two_levels("open", "public"))
     if kind.pairs:
         columns.append(_two_levels("second", "private"))
-    schema = Schema(label, tuple(columns))
+    schema = Schema(_label(relation, **declared), tuple(columns))
     ends: tuple[Any, Any] = (-1.0, 1.0) if kind.number else ("no", "yes")
 
     def cells(level: str, end: Any) -> dict[str, list[Any]]:
@@ -184,6 +179,11 @@ def _tables(kind: _Kind, rows: int, relation: Relation) -> tuple[Table, Table]:
     if relation == "replace":
         other = cells("b" if kind.jump else level, ends[1] if kind.flip else ends[0])
     return _read(schema, cells(level, ends[0]), other)
+
+
+def _label(relation: Relation, **declared: Any) -> Label:
+    """A private label, which may be missing where it is withheld."""
+    return Label("y", "private", missing=None if relation == "replace" else "skip", **declared)
 
 
 def _two_levels(name: str, role: Role) -> Column:
@@ -295,12 +295,9 @@ def gd_public_label(claim: Budget) -> Game:
     A table cannot lack a level: withheld, the label of the row is private and missing.
     """
     replaced = claim.relation == "replace"
-    schema = Schema(
-        Label("y", "public", classes=("no", "yes"))
-        if replaced
-        else Label("y", "private", classes=("no", "yes"), missing="skip"),
-        (_two_levels("level", "private"),),
-    )
+    label = _label(claim.relation, classes=("no", "yes"))
+    label = replace(label, role="public") if replaced else label
+    schema = Schema(label, (_two_levels("level", "private"),))
     cells = {"level": ["a", "b"] * 2, "y": ["no", "yes"] * 2}
     other = {"level": ["b", "b", "a", "b"]} if replaced else {"y": [None, *cells["y"][1:]]}
     fit = fit_of(fit_gd, GdConfig(steps=1))
@@ -313,10 +310,8 @@ def gd_lecture(claim: Budget) -> Game:
     The hinge has slope 1 at zero, where a small ball keeps the weights: the bound in every step.
     """
     replaced = claim.relation == "replace"
-    schema = Schema(
-        Label("y", "private", classes=("no", "yes"), missing=None if replaced else "skip"),
-        (_two_levels("level", "private"),),
-    )
+    label = _label(claim.relation, classes=("no", "yes"))
+    schema = Schema(label, (_two_levels("level", "private"),))
     cells = {"level": ["a", "b"], "y": ["no", "yes"]}
     other: dict[str, list[str | None]] = {"y": ["yes" if replaced else None, "yes"]}
     config = LectureConfig(loss="smoothed-hinge", steps=3, radius=1e-3)
@@ -335,13 +330,10 @@ def sgd_public(claim: Budget) -> Game:
 
 def _two_rows(relation: Relation, *, private: bool) -> tuple[Table, Table]:
     """One unit of two rows whose labels turn round, or are missing."""
-    skip: Literal["skip"] | None = None if relation == "replace" else "skip"
     columns: tuple[Column, ...] = (_two_levels("level", "public"),)
     if private:
         columns += (_two_levels("hidden", "private"),)
-    schema = Schema(
-        Label("y", "private", bounds=(-1, 1), missing=skip), columns, Unit(column="id", max_rows=3)
-    )
+    schema = Schema(_label(relation, bounds=(-1, 1)), columns, Unit(column="id", max_rows=3))
     cells: dict[str, list[Any]] = {"level": ["a", "a"], "y": [1.0, 1.0], "id": [1, 1]}
     if private:
         cells["hidden"] = ["a", "a"]
@@ -364,11 +356,8 @@ def sgd_units(claim: Budget) -> Game:
 
 def label_span(claim: Budget) -> Game:
     """Noisy copies of the label of one row, which is another one, or missing."""
-    skip: Literal["skip"] | None = None if claim.relation == "replace" else "skip"
-    schema = Schema(
-        Label("y", "private", classes=("no", "yes", "maybe"), missing=skip),
-        (_two_levels("level", "public"),),
-    )
+    label = _label(claim.relation, classes=("no", "yes", "maybe"))
+    schema = Schema(label, (_two_levels("level", "public"),))
     end = "yes" if claim.relation == "replace" else None
     tables = _read(schema, {"level": ["a", "b"], "y": ["no", "no"]}, {"y": [end, "no"]})
     fit = fit_of(fit_label_span, LabelSpanConfig(passes=2))

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -504,17 +505,13 @@ def _column(table: Table, name: str) -> KeptColumn:
 def _learners(known: Floats, codes: NDArray[np.int64]) -> list[Callable[[], Any] | None]:
     """What may teach the prior; None stands for the frequencies alone."""
     values = len(np.unique(codes))
-    learners: list[Callable[[], Any] | None] = [None]
-    if values > 1 and known.shape[1]:
-        learners.append(lambda: LogisticRegression(max_iter=300))
-        learners.append(lambda: LogisticRegression(max_iter=300, C=0.03))
-    if 1 < values <= _MOST_BOOSTED and known.shape[1]:
-        learners.append(
-            lambda: HistGradientBoostingClassifier(
-                max_iter=40, max_leaf_nodes=8, early_stopping=False
-            )
-        )
-    return learners
+    if values < 2 or not known.shape[1]:
+        return [None]
+    linear = [partial(LogisticRegression, max_iter=300, C=strength) for strength in (1.0, 0.03)]
+    boosted = partial(
+        HistGradientBoostingClassifier, max_iter=40, max_leaf_nodes=8, early_stopping=False
+    )
+    return [None, *linear, *([boosted] if values <= _MOST_BOOSTED else [])]
 
 
 def _chances(

@@ -10,8 +10,8 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 import click
@@ -73,8 +73,7 @@ class LazyGroup(click.Group):
         """Import a command."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        module, attribute = COMMANDS[cmd_name][0].split(":")
-        command = getattr(import_module(module), attribute)
+        command = resolve_name(COMMANDS[cmd_name][0])
         assert isinstance(command, click.Command)
         return command
 
@@ -141,11 +140,11 @@ def _errors_for_the_user(as_json: bool) -> Iterator[None]:
     """Words and an exit code for every error; with --json, unless a result is there, one object."""
     try:
         yield
-    except (click.exceptions.Exit, BrokenPipeError) as end:
-        if isinstance(end, BrokenPipeError):
-            _silence_stdout()
-            raise click.exceptions.Exit(141) from None
+    except click.exceptions.Exit:
         raise
+    except BrokenPipeError:
+        _silence_stdout()
+        raise click.exceptions.Exit(141) from None
     except HalfmaskError as error:
         emit_error(error.to_json(), as_json)
         _end(str(error), error.exit_code)
@@ -209,23 +208,8 @@ def _silence_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked:
-        from halfmask import __version__
-
-        click.echo(f"halfmask {__version__}")
-        ctx.exit()
-
-
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_show_version,
-    help="Show the version and exit.",
-)
+@click.version_option(package_name="halfmask", message="halfmask %(version)s")
 def main() -> None:
     """Train models on tables in which only part of each row is private.
 

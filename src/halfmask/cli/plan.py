@@ -414,14 +414,11 @@ def _table_plan_text(made: TablePlan, task: RunFacts) -> object:
             f"outcome      the base rate alone: {made.rows_needed} rows, or a larger epsilon, "
             "are needed to learn from columns"
         )
-    words.append(
-        f"budget       epsilon {printed(task.epsilon)} at delta {task.delta:g} "
-        f"({task.relation}); all "
-        "releases together are one Gaussian release that costs just that"
-    )
-    words.append(
-        "noise        in units of the farthest that a row (or person) can move the release"
-    )
+    words += [
+        f"budget       epsilon {printed(task.epsilon)} at delta {task.delta:g} ({task.relation}); "
+        "all releases together are one Gaussian release that costs just that",
+        "noise        in units of the farthest that a row (or person) can move the release",
+    ]
     rows = [
         (
             each["what"],

@@ -142,6 +142,13 @@ def simulate(
     ):
         raise InputError(f"{str(out)!r} exists already: name a new folder with --out.")
     schema = Schema.from_toml(schema_file)
+    private = schema.label.role == "private" and method == "experts"
+    if label_ledger is not None and hide_labels is None and not private:
+        raise InputError(
+            f"--label-ledger would not be charged: here {method} tells every party every label, "
+            "and nothing is promised of them. Hide them with --hide-labels, use experts with a "
+            "private label, or leave the ledger out."
+        )
     ledger_files = named_files(ledgers, "--ledger")
     check_party_names("--ledger", ledger_files, party_schemas(schema))
     table = read_vertical_table(
@@ -160,7 +167,6 @@ def simulate(
         ledgers={name: Ledger.open(file) for name, file in ledger_files.items()},
         label_ledger=None if label_ledger is None else Ledger.open(label_ledger),
     )
-    private = schema.label.role == "private" and method == "experts"
     if method == "experts":
         simulation = simulate_experts(
             table, config, budget=budget, label_private=private, label_epsilon=hide_labels
@@ -191,6 +197,7 @@ def simulate(
         "test_loss": simulation.test_loss,
         **{name: simulation.history[-1].get(name) for name in simulation.errors},
         "history": [dict(record) for record in simulation.history],
+        "losses_covered_by_guarantee": False,
     }
     emit(data, _text(simulation, statements), as_json)
 
@@ -221,11 +228,12 @@ def _text(simulation: Simulation, statements: Mapping[str, StatementJson]) -> ob
     title = f"{simulation.method}, {rounds}"
     headings = ("party", "private columns", "epsilon", "relation")
     table = grid(title, headings, map(cells, statements.items()))
-    lines = [f"train loss {simulation.train_loss:.4f} (not covered by the guarantee)"]
+    lines = [f"train loss {simulation.train_loss:.4f}"]
     if simulation.test_loss is not None:
         lines.append(f"test loss  {simulation.test_loss:.4f}")
     for name in simulation.errors:
         lines.append(f"{name.replace('_', ' ')} {simulation.history[-1][name]:.4f}")
+    lines.append("Computed from exact columns and labels: not covered by the guarantee.")
     per_round = simulation.traffic
     lines.append(
         f"{per_round['messages_per_round']:g} messages and {per_round['bytes_per_round']:,.0f} "

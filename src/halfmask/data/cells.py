@@ -27,6 +27,8 @@ _SECOND = 10**9
 _DAY = 86_400 * _SECOND
 _NANOSECONDS = {"W": 7 * _DAY, "D": _DAY, "h": 3600 * _SECOND, "m": 60 * _SECOND, "s": _SECOND}
 _NANOSECONDS |= {"ms": 10**6, "us": 1000, "ns": 1}
+# The days of 400 years, after which the calendar repeats: datetime64 leaves the years of dt.date.
+_CYCLE, _EPOCH = 146_097, dt.date(1970, 1, 1).toordinal()
 # Beyond any float64: such a number is infinite for every use we have.
 _MOST_BITS = 1024
 _MOST_DIGITS = 400
@@ -147,11 +149,10 @@ def moment(text: str) -> int | None:
         return None
     year, month, day = int(found[1]), int(found[2]), int(found[3])
     hour, minute, second = int(found[4] or 0), int(found[5] or 0), int(found[6] or 0)
-    if not (1 <= month <= 12 and 1 <= day <= _month_days(year, month)):
+    days = _days(year, month, day)
+    if days is None or hour > 23 or minute > 59 or second > 59:
         return None
-    if hour > 23 or minute > 59 or second > 59:
-        return None
-    seconds = _days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second
+    seconds = days * 86_400 + hour * 3600 + minute * 60 + second
     seconds -= _zone_seconds(found[8] or "Z")
     return seconds * _SECOND + int((found[7] or "0").ljust(9, "0"))
 
@@ -188,31 +189,22 @@ def _zone_seconds(zone: str) -> int:
     return -size if zone[0] == "-" else size
 
 
-def _month_days(year: int, month: int) -> int:
-    if month == 2:
-        return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-    return 30 if month in (4, 6, 9, 11) else 31
-
-
-# Days in the Gregorian calendar of any year, since datetime64 leaves the years of datetime.date:
-# H. Hinnant, "chrono-compatible low-level date algorithms", days_from_civil and civil_from_days.
-def _days(year: int, month: int, day: int) -> int:
-    year -= month <= 2
-    era, of_era = divmod(year, 400)
-    of_year = (153 * ((month - 3) % 12) + 2) // 5 + day - 1
-    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+def _days(year: int, month: int, day: int) -> int | None:
+    """Days since 1970 in the calendar of any year; None where there is no such day."""
+    cycles, of_cycle = divmod(year - 1970, 400)
+    try:
+        known = dt.date(1970 + of_cycle, month, day)
+    except ValueError:
+        return None
+    return cycles * _CYCLE + known.toordinal() - _EPOCH
 
 
 def _day_text(days: int) -> str:
-    era, of_era = divmod(days + 719_468, 146_097)
-    year = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
-    of_year = of_era - (365 * year + year // 4 - year // 100)
-    place = (5 * of_year + 2) // 153
-    month = place + 3 if place < 10 else place - 9
-    day = of_year - (153 * place + 2) // 5 + 1
-    year += era * 400 + (month <= 2)
+    cycles, of_cycle = divmod(days, _CYCLE)
+    known = dt.date.fromordinal(_EPOCH + of_cycle)
+    year = known.year + 400 * cycles
     # Four digits besides the sign of a year before 0.
-    return f"{year:0{4 + (year < 0)}}-{month:02}-{day:02}"
+    return f"{year:0{4 + (year < 0)}}-{known.month:02}-{known.day:02}"
 
 
 def sameness(text: str) -> Sameness | None:

@@ -574,7 +574,7 @@ def _frequent_levels(values: pa.ChunkedArray) -> tuple[str, ...]:
 
 def with_made(frame: Any, schema: Schema) -> Any:
     """The rows of a frame or of a file with the columns that the schema makes of others."""
-    made = made_by(schema)
+    made = [function_of(c.name, c.public) for c in schema.columns if c.public is not None]
     if not made:
         return frame
     there = names_of(frame)
@@ -639,8 +639,3 @@ def with_derived(schema: Schema, derived: Sequence[Derived]) -> Schema:
         column = Column(each.name, "public", kind, party=party, derived=each.text)
         schema = replace(schema, columns=(*schema.columns, column))
     return schema
-
-
-def made_by(schema: Schema) -> list[Derived]:
-    """The columns of a schema that are functions of others, in order."""
-    return [function_of(c.name, c.public) for c in schema.columns if c.public is not None]

@@ -314,8 +314,9 @@ def _texts(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 def _cell_texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """`cell_text` of every value; each distinct value of an unusual type is looked at once."""
-    kind = values.type
-    if _is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
+    kind, types = values.type, pa.types
+    texts = (types.is_string, types.is_large_string, types.is_string_view)
+    if any(check(kind) for check in (*texts, types.is_integer, types.is_null)):
         return values.cast(TEXT)
     if pa.types.is_boolean(kind):
         return pc.if_else(values, _literal("True"), _literal("False"))
@@ -457,13 +458,6 @@ def _literal(text: str) -> Any:
     data = text.encode()
     ends = pa.py_buffer(np.array([0, len(data)], dtype=np.int64))
     return pa.LargeStringArray.from_buffers(1, ends, pa.py_buffer(data))[0]
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return any(
-        check(kind)
-        for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    )
 
 
 def _decoded(values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -382,11 +382,6 @@ def gathered(rows: Rows, shards: Shards) -> Rows:
     return CodedRows(columns, rows_in_all(len(rows), shards))
 
 
-def all_features(features: CodedFeatures) -> CodedRows:
-    """The features of rows of codes, public ones first."""
-    return CodedRows(sorted(features.columns, key=lambda column: column.private), features.n)
-
-
 class CodedRows(RowMatrix):
     """Some columns of a table, one after the other, as one matrix."""
 

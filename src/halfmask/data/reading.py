@@ -125,7 +125,8 @@ class _FolderRows(FileRows):
         count = 0
         for file in self._files:
             _check_same(first, _parquet_schema(file), self._files[0], file)
-            count += parquet_rows(file)
+            with _opened_parquet(file) as rows:
+                count += rows.num_rows
             self._ends.append(count)
         _check_rows(count, str(folder))
         super().__init__(first.names, count)
@@ -346,14 +347,6 @@ def is_parquet(path: str | Path) -> bool:
             return stream.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
     except OSError:
         return False
-
-
-def parquet_rows(path: str | Path) -> int:
-    """The number of rows of a Parquet file, from its footer."""
-    try:
-        return int(parquet.read_metadata(at_hand(path)).num_rows)
-    except (pa.ArrowException, OSError):
-        raise _not_parquet(path) from None
 
 
 def read_csv(content: bytes, name: str) -> pa.Table:

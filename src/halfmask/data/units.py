@@ -32,13 +32,18 @@ def unit_codes(ids: pa.ChunkedArray, column: str) -> np.ndarray:
     return np.asarray(pc.index_in(ids, value_set=levels)).astype(np.int64)
 
 
-def first_rows(codes: np.ndarray, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the rows kept, in order, and their unit codes."""
+def seen_before(codes: np.ndarray) -> NDArray[np.int64]:
+    """How often the code of each row came before it."""
     order = np.argsort(codes, kind="stable")
     starts = np.searchsorted(codes[order], np.arange(codes.max(initial=-1) + 1))
-    rank = np.empty(len(codes), dtype=np.int64)
-    rank[order] = np.arange(len(codes)) - starts[codes[order]]
-    rows = np.flatnonzero(rank < unit.max_rows)
+    times = np.empty(len(codes), dtype=np.int64)
+    times[order] = np.arange(len(codes)) - starts[codes[order]]
+    return times
+
+
+def first_rows(codes: np.ndarray, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the rows kept, in order, and their unit codes."""
+    rows = np.flatnonzero(seen_before(codes) < unit.max_rows)
     return rows, codes[rows]
 
 

@@ -127,10 +127,6 @@ class Sensitivity:
             replace=self.replace / noise_std, withhold=self.withhold / noise_std, count=count
         )
 
-    def scaled(self, factor: float) -> Sensitivity:
-        """The sensitivity of the statistic multiplied by `factor` > 0."""
-        return Sensitivity(replace=factor * self.replace, withhold=factor * self.withhold)
-
 
 INTERRUPTED = (
     "This training was interrupted and went on within what it had charged: steps that were lost "
@@ -205,11 +201,6 @@ class Releaser:
     def released(self) -> tuple[str, ...]:
         """What was released, in words, in order."""
         return tuple(self._released)
-
-    def charge(self, event: Event, what: str) -> None:
-        """Charge one event now; the caller may release only after this returns."""
-        self.open(event, what)
-        self.pay()
 
     def open(self, event: Event, what: str, *, in_parts: bool = False) -> None:
         """Take one event into the plan; whoever releases it calls `pay` first.
@@ -505,6 +496,7 @@ class PrivateStep:
     size rate·rows; an empty batch releases noise. Contributions that are not finite count as zero.
     Where rows are spread over machines, `rows` are those of this one and `rows_in_all` all of them:
     each machine draws from its own rows, and together these draws are one Poisson batch.
+    `reserve` is for the rounding of the sum, by default what doubles need for all rows.
     Guarantee: docs/proofs/poisson_gaussian.md.
     """
 
@@ -519,7 +511,7 @@ class PrivateStep:
         steps: int,
         contribution: Contribution = "general",
         what: str,
-        reserve: float = SUM_RESERVE,
+        reserve: float | None = None,
         rows_in_all: int | None = None,
         in_parts: bool = False,
     ) -> None:
@@ -541,7 +533,9 @@ class PrivateStep:
         self._clip_norm = clip_norm
         self._noise_std = noise_multiplier * clip_norm
         self._remaining = steps
-        self._reserve = reserve
+        # A batch may hold every row; of units, `rows` are fewer than what is summed.
+        most = max(releaser.rows, self._rows_in_all)
+        self._reserve = sum_reserve(most) if reserve is None else reserve
 
     def release(self, contributions: RowContributions) -> Floats:
         """The next noisy mean: (Σ clipped rows of a Poisson batch + noise) / (rate·rows)."""
@@ -611,5 +605,6 @@ class PaidRows:
         self._releaser.pay()
         self._remaining[batch] -= 1
         value = np.asarray(statistic(batch), dtype=np.float64)
-        std = widened_std(self._noise_std, value.size, self._sensitivity)
+        reserve = sum_reserve(len(batch))
+        std = widened_std(self._noise_std, value.size, self._sensitivity, reserve=reserve)
         return self._releaser.noisy(value, std, self._event, self._what)

@@ -46,20 +46,14 @@ def noise_on_mean(*, noise_multiplier: float, clip_norm: float, rate: float, row
 
 
 def noise_of_theorem_2_1(
-    *,
-    pair_lipschitz: float,
-    rows: int,
-    epsilon: float,
-    delta: float,
-    steps: int,
-    constant: float = 1.0,
+    *, pair_lipschitz: float, rows: int, epsilon: float, delta: float, steps: int
 ) -> float:
-    """c·L_f/(εn)·√(T·log(1/δ)·log(T/δ)), F's form for a mean gradient, without its factor m.
+    """c·L_f/(εn)·√(T·log(1/δ)·log(T/δ)), F's form for a mean gradient, without its factor m; c = 1.
 
     A formula for orders of magnitude; noise that is used comes from accounting.calibrate.
     """
     logs = math.log(1 / delta) * math.log(steps / delta)
-    return constant * pair_lipschitz / (epsilon * rows) * math.sqrt(steps * logs)
+    return pair_lipschitz / (epsilon * rows) * math.sqrt(steps * logs)
 
 
 def noise_of_whole_batches(*, sensitivity: float, rows: int, mu: float, steps: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,6 +100,5 @@ def linear_method(name: str) -> LinearMethod:
     """The method called `name`, imported when asked for."""
     if name not in _METHODS:
         raise InputError(f"Unknown method {name!r}: expected auto or one of {', '.join(_METHODS)}.")
-    module, attribute = _METHODS[name].split(":")
-    method: LinearMethod = getattr(import_module(module), attribute)
+    method: LinearMethod = resolve_name(_METHODS[name])
     return method

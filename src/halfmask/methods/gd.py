@@ -146,7 +146,9 @@ def fit_gd(
     if started:
         share = _public_share(table, budget.mu, rows_in_all(table.n, shards))
         first, budget = budget.split(share)
-        fit_start = plan_one_shot(_only_public(table), releaser, first, OneShotConfig())
+        public = table.features.only_public()
+        alone = replace(table, features=public, private_norm=0.0, private_sources=())
+        fit_start = plan_one_shot(alone, releaser, first, OneShotConfig())
     rows = weighed_by_unit(
         descent_rows(table, precondition=config.precondition, shards=shards, started=started),
         table,
@@ -183,7 +185,13 @@ def fit_gd(
         curve = PublicCurve.of(table, targets, loss, steps=descent.schedule.steps)
     by_penalty = None
     if penalty is not None:
-        by_penalty = _by_theta(shards.gather(table.public), rows, penalty)
+        everyone = shards.gather(table.public)
+
+        def by_theta(theta: Floats) -> Floats:
+            by_coef, by_intercept = penalty.gradient(everyone, *rows.unfold(theta))
+            return rows.fold_gradient(np.asarray(by_coef), np.asarray(by_intercept))
+
+        by_penalty = by_theta
     coef, intercept = rows.unfold(descent.run(by_penalty, curve))
     coef, intercept = in_label_units(table, coef, intercept)
     details = descent.details | ({} if curve is None else curve.details())
@@ -202,28 +210,6 @@ def _public_share(table: Table, mu: float, rows: int) -> float:
     if table.schema is None:
         return limited / 3
     return limited * len(table.schema.public) / (len(table.schema.columns) + 1)
-
-
-def _only_public(table: Table) -> Table:
-    """`table` without its private features; the label stays private."""
-    return replace(
-        table,
-        features=table.features.only_public(),
-        private_norm=0.0,
-        private_sources=(),
-    )
-
-
-def _by_theta(
-    public: Floats, rows: DescentRows, penalty: PublicPenalty
-) -> Callable[[Floats], Floats]:
-    """The penalty's gradient by θ."""
-
-    def gradient(theta: Floats) -> Floats:
-        by_coef, by_intercept = penalty.gradient(public, *rows.unfold(theta))
-        return rows.fold_gradient(np.asarray(by_coef), np.asarray(by_intercept))
-
-    return gradient
 
 
 class GradientDescent:

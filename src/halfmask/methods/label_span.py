@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
+from halfmask.data.units import seen_before
 from halfmask.errors import InputError, check_one_of, check_positive
 from halfmask.losses import LossName, in_ball
 from halfmask.mechanisms.noise import public_generator
@@ -125,11 +126,7 @@ def draw_examples(
         orders = [generator.permutation(n) for _ in range(config.passes)]
         return np.concatenate(orders), np.repeat(np.arange(config.passes), n)
     examples = generator.integers(0, n, size=n * config.passes)
-    order = np.argsort(examples, kind="stable")
-    starts = np.searchsorted(examples[order], np.arange(n))
-    uses = np.empty(len(examples), dtype=np.int64)
-    uses[order] = np.arange(len(examples)) - starts[examples[order]]
-    return examples, uses
+    return examples, seen_before(examples)
 
 
 def budget_shares(n: int, config: LabelSpanConfig) -> tuple[Floats, float]:

@@ -9,7 +9,7 @@ generator that knows nothing of it. Guarantee: docs/proofs/sgd.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
@@ -141,7 +141,9 @@ class SplitContributions(WeighedRows):
         if self._members is None:
             return self._row_norms(rows)
         found = [np.zeros(0)]
-        for chunk in self._chunks(rows):
+        numbers = int(np.prod(self._rows.shape)) * self._members.largest
+        for part in parts_of(len(rows), max(1, _CHUNK // numbers)):
+            chunk = rows[part]
             members, starts = self._members.of(chunk)
             on_public, on_private = self._factors(members)
             square = np.zeros(len(chunk))
@@ -192,12 +194,6 @@ class SplitContributions(WeighedRows):
             _squares(on_public) * _squares(self._rows.public[rows])
             + _squares(on_private) * _squares(self._rows.private[rows])
         )
-
-    def _chunks(self, units: Integers) -> Iterator[Integers]:
-        assert self._members is not None
-        size = max(1, _CHUNK // (int(np.prod(self._rows.shape)) * self._members.largest))
-        for start in range(0, len(units), size):
-            yield units[start : start + size]
 
 
 class _Members:

@@ -71,28 +71,24 @@ class LevelFeatures:
     @property
     def mean(self) -> Floats:
         """The mean vector of a row."""
-        found: Floats = self.share @ self.vectors
-        return found
+        return self.share @ self.vectors
 
     @property
     def covariance(self) -> Floats:
         """The covariance of a row's vector."""
         centred = self.vectors - self.mean
-        found: Floats = (centred.T * self.share) @ centred
-        return found
+        return (centred.T * self.share) @ centred
 
     def sums(self, by_level: Floats) -> Floats:
         """Σ weight · vector of the level, from the weights summed by level (the last axis)."""
         if by_level.ndim > 1:
             return np.stack([self.sums(each) for each in by_level])
         by_group = np.bincount(self.groups, by_level, minlength=len(self.share))
-        found: Floats = by_group @ self.vectors
-        return found
+        return by_group @ self.vectors
 
     def by_level(self, coefficients: Floats) -> Floats:
         """What each level adds to a score."""
-        found: Floats = (self.vectors @ coefficients)[self.groups]
-        return found
+        return (self.vectors @ coefficients)[self.groups]
 
     def smoother(self, power: float) -> tuple[LevelFeatures, float]:
         """Rough directions shortened by size^power, the ball brought back to radius 1.
@@ -215,8 +211,7 @@ def _positions(groups: NDArray[np.intp], values: Floats, counts: Floats, share: 
     low = numbers[min(int(np.searchsorted(cumulated, 0.01)), last)]
     high = numbers[min(int(np.searchsorted(cumulated, 0.99)), last)]
     place = np.clip((numbers - low) / (high - low), 0, 1) if high > low else np.zeros(last + 1)
-    found: Floats = (ranks + place) / 2
-    return found
+    return (ranks + place) / 2
 
 
 def _shares(counts: NDArray[Any], noise_std: float, rows: float) -> Floats:
@@ -295,8 +290,7 @@ def noise_by_level(feature: LevelFeatures, covariance: Floats) -> Floats:
 def share_by_level(feature: LevelFeatures) -> Floats:
     """The part of rows with each level, as far as it is known: groups of levels share theirs."""
     members = np.bincount(feature.groups, minlength=len(feature.share))
-    found: Floats = (feature.share / np.maximum(members, 1))[feature.groups]
-    return found
+    return (feature.share / np.maximum(members, 1))[feature.groups]
 
 
 def described_levels(

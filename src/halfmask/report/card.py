@@ -101,12 +101,12 @@ def _body(facts: Facts, level: int) -> list[str]:
     lines += [f"- {_text(item)}" for item in statement.not_covered]
     lines += ["", *(_text(note) for note in statement.notes)]
     lines += [f"{head} Public and private columns", ""]
-    lines += _table(words.COLUMN_HEADINGS, words.column_rows(facts))
+    lines += _table(*words.column_table(facts))
     lines += [f"{head} What an attacker can gain at most", ""]
     lines += [words.ATTACKER.format(unit=words.unit(statement)), ""]
-    lines += _table(words.gain_headings(statement), words.gain_rows(facts))
+    lines += _table(*words.gain_table(facts))
     lines += [f"{head} Budget", ""]
-    lines += _table(words.CHARGE_HEADINGS, words.charge_rows(facts))
+    lines += _table(*words.charge_table(facts))
     if facts.constant is not None:
         lines += [f"**{_text(facts.constant)}**", ""]
     if (covered := facts.covered) is not None:
@@ -121,20 +121,20 @@ def _body(facts: Facts, level: int) -> list[str]:
     if facts.measured is not None:
         lines += [f"{head} Scores", "", f"**{SCORES_NOT_COVERED}**", ""]
         lines += [] if facts.measured.better_than_constant else [f"**{NO_BETTER}**", ""]
-        lines += _table(words.MEASURED_HEADINGS, words.score_table_rows(facts))
+        lines += _table(*words.score_table(facts))
         if facts.measured.classes:
-            lines += _table(words.CLASS_HEADINGS, words.class_rows(facts))
-            lines += _table(*words.confusion_rows(facts))
+            lines += _table(*words.class_table(facts))
+            lines += _table(*words.confusion_table(facts))
         if facts.measured.groups:
-            lines += _table(*words.group_rows(facts))
+            lines += _table(*words.group_table(facts))
         if facts.measured.reference:
             lines += [f"**{REFERENCE_NOT_PRIVATE}**", ""]
-            lines += _table(words.REFERENCE_HEADINGS, words.reference_rows(facts))
+            lines += _table(*words.reference_table(facts))
     if facts.audits:
         lines += [f"{head} Audit", "", f"**{words.AUDITED_ROWS}**", ""]
-        lines += _table(words.AUDIT_HEADINGS, words.audit_rows(facts))
+        lines += _table(*words.audit_table(facts))
     if facts.inferences:
-        lines += _table(words.INFERENCE_HEADINGS, words.inference_rows(facts))
+        lines += _table(*words.inference_table(facts))
         lines += [ESTIMATED, ""]
     lines += [f"{head} The statement in full", "", "```text", statement.text(), "```", ""]
     lines += ["```json", json.dumps(statement.to_json(), indent=2, allow_nan=False), "```", ""]

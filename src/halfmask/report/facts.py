@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from halfmask.model_folder import damaged, ledger_of, read_json, rebuilt
 from halfmask.report.covered import Covered, constant_words, covered_scores
 from halfmask.report.plots import Point
 from halfmask.schema import Column
-from halfmask.scoring import check_by, judge
+from halfmask.scoring import CalibrationBin, calibration_bins, check_by, judge
 from halfmask.scoring import reference as without_privacy
 from halfmask.statement import Statement
 from halfmask.table import Table, read_frame
@@ -118,16 +118,7 @@ NO_BETTER = (
     "public columns may help."
 )
 _SCORES = ("rows", "accuracy", "log_loss", "auc", "rmse", "r2")
-_BINS = 10
 _MOST_POINTS = 101
-
-
-class CalibrationBin(NamedTuple):
-    """Rows with neighbouring predictions: what was predicted, what was there, how many."""
-
-    predicted: float
-    observed: float
-    rows: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,21 +203,6 @@ def _judged(model: Model, table: Table, frame: Any, by: str | None) -> dict[str,
         "groups": found.get("groups", {}),
         "by": by,
     }
-
-
-def calibration_bins(
-    predicted: NDArray[np.float64], observed: NDArray[np.float64]
-) -> tuple[CalibrationBin, ...]:
-    """Up to ten bins of equally many rows, in the order of their predictions."""
-    order = np.argsort(predicted, kind="stable")
-    return tuple(
-        CalibrationBin(
-            predicted=float(predicted[part].mean()),
-            observed=float(observed[part].mean()),
-            rows=len(part),
-        )
-        for part in np.array_split(order, min(_BINS, len(order)))
-    )
 
 
 def roc_points(score: NDArray[np.float64], truth: NDArray[np.float64]) -> tuple[Point, ...]:

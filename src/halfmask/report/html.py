@@ -112,7 +112,7 @@ def _columns(facts: Facts) -> str:
 
     kept = "meant to be protected" if facts.statement.seeded else "protected"
     caption = "Every column, its role and what was declared about it"
-    table = data_table(caption, words.COLUMN_HEADINGS, words.column_rows(facts))
+    table = data_table(caption, *words.column_table(facts))
     return (
         '<div class="roles">'
         + block("private", f"private: {kept}", private)
@@ -126,8 +126,7 @@ def _attacker(facts: Facts) -> str:
     text = escape(words.ATTACKER.format(unit=words.unit(statement)))
     table = data_table(
         "Beliefs and right guesses, by what the attacker believed before",
-        words.gain_headings(statement),
-        words.gain_rows(facts),
+        *words.gain_table(facts),
     )
     ax = plots.belief_bars([(gain.prior, gain.belief) for gain in facts.gains])
     title = "Bars: the attacker's belief before, and at most after seeing the model."
@@ -179,8 +178,7 @@ def _budget(facts: Facts) -> str:
         return "<p>Nothing was charged.</p>"
     spent = [charge.epsilon for charge in budget.charges]
     ax = plots.budget_steps(spent, limit=budget.epsilon)
-    rows = words.charge_rows(facts)
-    table = data_table("Charges in order", words.CHARGE_HEADINGS, rows)
+    table = data_table("Charges in order", *words.charge_table(facts))
     limit = (
         "No ledger was kept with this model: these are its own releases. If one was charged, pass "
         "it with --ledger FILE."
@@ -309,16 +307,16 @@ def _scores(facts: Facts) -> str:
     caption = "Calibration, in ten parts of equally many rows."
     ax = plots.calibration(curves)
     figures.append(_figure(ax, "calibration-figure", title, caption, table))
-    scores = data_table("Scores", words.MEASURED_HEADINGS, words.score_table_rows(facts))
+    scores = data_table("Scores", *words.score_table(facts))
     if not measured.better_than_constant:
         scores = f'<p class="verdict bad">{escape(NO_BETTER)}</p>{scores}'
     if measured.classes:
-        scores += data_table("Classes", words.CLASS_HEADINGS, words.class_rows(facts))
-        scores += data_table("Confusion matrix, in rows", *words.confusion_rows(facts))
+        scores += data_table("Classes", *words.class_table(facts))
+        scores += data_table("Confusion matrix, in rows", *words.confusion_table(facts))
     if measured.groups:
-        scores += data_table(f"Scores by {measured.by}", *words.group_rows(facts))
+        scores += data_table(f"Scores by {measured.by}", *words.group_table(facts))
     if measured.reference:
-        table = data_table("Without privacy", words.REFERENCE_HEADINGS, words.reference_rows(facts))
+        table = data_table("Without privacy", *words.reference_table(facts))
         scores += f'<p class="warning"><strong>{escape(REFERENCE_NOT_PRIVATE)}</strong></p>{table}'
     return (
         f'<p class="warning"><strong>{escape(SCORES_NOT_COVERED)}</strong></p>{scores}'
@@ -335,15 +333,14 @@ def _audit(facts: Facts) -> str:
         )
     caption = "An attack can refute a claim; that it does not is no proof"
     shown = f'<p class="warning"><strong>{escape(words.AUDITED_ROWS)}</strong></p>' + data_table(
-        caption, words.AUDIT_HEADINGS, words.audit_rows(facts)
+        caption, *words.audit_table(facts)
     )
     if not facts.inferences:
         return shown
     bars = [(i.column, i.without_model, i.with_model, i.bound) for i in facts.inferences]
     title = "Bars: how often each private column is guessed right, without and with the model."
     ax = plots.guess_bars(bars)
-    rows = words.inference_rows(facts)
-    table = data_table("Right guesses of private columns", words.INFERENCE_HEADINGS, rows)
+    table = data_table("Right guesses of private columns", *words.inference_table(facts))
     return shown + _figure(ax, "inference-figure", title, ESTIMATED, table)
 
 

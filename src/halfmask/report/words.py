@@ -145,9 +145,13 @@ def _how_far(facts: Facts) -> str:
     return text
 
 
-def gain_rows(facts: Facts) -> list[list[str]]:
+HeadedRows = tuple[list[str], list[list[str]]]
+"""The headings of a table, and its rows."""
+
+
+def gain_table(facts: Facts) -> HeadedRows:
     """The attacker's table: prior, belief after, right guesses before and after."""
-    return [
+    rows = [
         [
             percent(gain.prior),
             percent(gain.belief, up=True),
@@ -156,52 +160,39 @@ def gain_rows(facts: Facts) -> list[list[str]]:
         ]
         for gain in facts.gains
     ]
+    after = f"Belief after, at most (but for a probability of {facts.statement.delta:g})"
+    guesses = ["Right guesses before", "Right guesses after, at most"]
+    return ["Belief before", after, *guesses], rows
 
 
-def gain_headings(statement: Statement) -> list[str]:
-    """The headings over `gain_rows`."""
-    return [
-        "Belief before",
-        f"Belief after, at most (but for a probability of {statement.delta:g})",
-        "Right guesses before",
-        "Right guesses after, at most",
-    ]
+def column_table(facts: Facts) -> HeadedRows:
+    """Every column."""
+    rows = [[column.name, column.role, column.kind, column.known] for column in facts.columns]
+    return ["Column", "Role", "Kind", "Known beforehand"], rows
 
 
-COLUMN_HEADINGS = ["Column", "Role", "Kind", "Known beforehand"]
-CHARGE_HEADINGS = ["Charge", "Time", "What was released", "Epsilon so far"]
-
-
-def column_rows(facts: Facts) -> list[list[str]]:
-    """Every column, under COLUMN_HEADINGS."""
-    return [[column.name, column.role, column.kind, column.known] for column in facts.columns]
-
-
-def charge_rows(facts: Facts) -> list[list[str]]:
-    """The charges in order, under CHARGE_HEADINGS."""
-    return [
+def charge_table(facts: Facts) -> HeadedRows:
+    """The charges in order."""
+    rows = [
         [str(place), charge.time or "not recorded", charge.what, guarantee_number(charge.epsilon)]
         for place, charge in enumerate(facts.budget.charges, start=facts.budget.left_out + 1)
     ]
+    return ["Charge", "Time", "What was released", "Epsilon so far"], rows
 
 
-MEASURED_HEADINGS = ["Score", "This model", "Public columns alone", "A constant"]
-CLASS_HEADINGS = ["Class", "Rows", "Precision", "Recall", "Calibration"]
-REFERENCE_HEADINGS = ["Score", "This model", "Boosted trees", "A linear model of levels"]
-
-
-def score_table_rows(facts: Facts) -> list[list[str]]:
-    """Scores on the user's rows, under MEASURED_HEADINGS; a dash where nothing is compared."""
+def score_table(facts: Facts) -> HeadedRows:
+    """Scores on the user's rows; a dash where nothing is compared."""
     measured = facts.measured
     assert measured is not None
     held = (measured.scores, measured.public_alone, measured.constant)
-    return [
+    rows = [
         [
             shown_score(name),
             *(_cell(of[name], "undefined (one class only)") if name in of else "-" for of in held),
         ]
         for name in measured.scores
     ]
+    return ["Score", "This model", "Public columns alone", "A constant"], rows
 
 
 def _cell(value: Any, missing: str = "-") -> str:
@@ -210,25 +201,26 @@ def _cell(value: Any, missing: str = "-") -> str:
     return f"{value:,}" if isinstance(value, int) else shown_value(value)
 
 
-def class_rows(facts: Facts) -> list[list[str]]:
-    """Precision, recall and calibration of each class, under CLASS_HEADINGS."""
+def class_table(facts: Facts) -> HeadedRows:
+    """Precision, recall and calibration of each class."""
     assert facts.measured is not None
-    return [
+    rows = [
         [name, *(_cell(each[n]) for n in ("rows", "precision", "recall", "calibration_error"))]
         for name, each in facts.measured.classes.items()
     ]
+    return ["Class", "Rows", "Precision", "Recall", "Calibration"], rows
 
 
-def confusion_rows(facts: Facts) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows: true classes down, what the model called them across."""
+def confusion_table(facts: Facts) -> HeadedRows:
+    """True classes down, what the model called them across."""
     assert facts.measured is not None
     found = facts.measured.confusion
     rows = [[name, *(f"{count:,}" for count in line.values())] for name, line in found.items()]
     return ["True class", *(f"Called {name}" for name in found)], rows
 
 
-def group_rows(facts: Facts) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows: the scores of each group."""
+def group_table(facts: Facts) -> HeadedRows:
+    """The scores of each group."""
     assert facts.measured is not None
     groups = facts.measured.groups
     names = list(next(iter(groups.values()), {}))
@@ -237,20 +229,21 @@ def group_rows(facts: Facts) -> tuple[list[str], list[list[str]]]:
     return [str(facts.measured.by), *shown], rows
 
 
-def reference_rows(facts: Facts) -> list[list[str]]:
-    """This model beside those without privacy, under REFERENCE_HEADINGS."""
+def reference_table(facts: Facts) -> HeadedRows:
+    """This model beside those without privacy."""
     assert facts.measured is not None
     trees, linear = (facts.measured.reference[kind] for kind in ("boosted_trees", "linear"))
     own = facts.measured.scores
-    return [
+    rows = [
         [shown_score(name), _cell(own[name]), _cell(value), _cell(linear[name])]
         for name, value in trees.items()
     ]
+    return ["Score", "This model", "Boosted trees", "A linear model of levels"], rows
 
 
-def audit_rows(facts: Facts) -> list[list[str]]:
+def audit_table(facts: Facts) -> HeadedRows:
     """One audit per row."""
-    return [
+    rows = [
         [
             audit.mechanism,
             guarantee_number(audit.claimed),
@@ -265,23 +258,18 @@ def audit_rows(facts: Facts) -> list[list[str]]:
         ]
         for audit in facts.audits
     ]
+    claim = ["Mechanism", "Claimed epsilon", "Attack shows at least"]
+    return [*claim, "Confidence", "Relation", "Verdict"], rows
 
 
 AUDITED_ROWS = (
     "Counted on the private rows that were passed to the audit: not covered by the guarantee."
 )
 
-INFERENCE_HEADINGS = [
-    "Private column",
-    "Guessed without the model",
-    "Guessed with it",
-    "The most, estimated",
-]
 
-
-def inference_rows(facts: Facts) -> list[list[str]]:
+def inference_table(facts: Facts) -> HeadedRows:
     """How well private columns are guessed, one per row."""
-    return [
+    rows = [
         [
             each.column,
             percent(each.without_model),
@@ -290,13 +278,5 @@ def inference_rows(facts: Facts) -> list[list[str]]:
         ]
         for each in facts.inferences
     ]
-
-
-AUDIT_HEADINGS = [
-    "Mechanism",
-    "Claimed epsilon",
-    "Attack shows at least",
-    "Confidence",
-    "Relation",
-    "Verdict",
-]
+    guessed = ["Guessed without the model", "Guessed with it"]
+    return ["Private column", *guessed, "The most, estimated"], rows

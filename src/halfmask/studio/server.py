@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -114,15 +115,9 @@ class Guard:
 def _with_headers(send: Send) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            have = {name.lower() for name, _ in message["headers"]}
-            message["headers"] = [
-                *message["headers"],
-                *(
-                    (name.lower().encode(), value.encode())
-                    for name, value in _HEADERS.items()
-                    if name.lower().encode() not in have
-                ),
-            ]
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
         await send(message)
 
     return sending
@@ -147,12 +142,11 @@ def application(workshop: Workshop, *, token: str, port: int) -> Guard:
 
         return endpoint
 
-    async def page(request: Request) -> Response:
-        return shelf["index.html"]()
-
     async def static(request: Request) -> Response:
-        found = shelf.get(request.path_params["name"])
-        return Response("404\n", status_code=404) if found is None else found()
+        name = request.path_params.get("name", "index.html")
+        if name not in shelf:
+            return Response("404\n", status_code=404)
+        return Response(shelf[name], media_type=_TYPES[os.path.splitext(name)[1]])
 
     async def report(request: Request) -> Response:
         def written() -> Response:
@@ -163,7 +157,7 @@ def application(workshop: Workshop, *, token: str, port: int) -> Guard:
         return await run_in_threadpool(_answer, written)
 
     routes = [
-        Route("/", page),
+        Route("/", static),
         Route("/static/{name}", static),
         Route("/report/{name}", report),
         Route("/api/state", read(lambda _: workshop.state())),
@@ -189,20 +183,10 @@ def application(workshop: Workshop, *, token: str, port: int) -> Guard:
     return Guard(Starlette(routes=routes), token=token, port=port)
 
 
-def _static() -> dict[str, Callable[[], Response]]:
+def _static() -> dict[str, bytes]:
     """The files of the page, by name; nothing else can be asked for."""
-    shelf: dict[str, Callable[[], Response]] = {}
-    for file in files("halfmask.studio").joinpath("static").iterdir():
-        kind = _TYPES.get(os.path.splitext(file.name)[1])
-        if kind is None:
-            continue
-        content = file.read_bytes()
-
-        def found(content: bytes = content, kind: str = kind) -> Response:
-            return Response(content, media_type=kind)
-
-        shelf[file.name] = found
-    return shelf
+    found = files("halfmask.studio").joinpath("static").iterdir()
+    return {f.name: f.read_bytes() for f in found if os.path.splitext(f.name)[1] in _TYPES}
 
 
 def _answer(function: Callable[[], Any]) -> Response:

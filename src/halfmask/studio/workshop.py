@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -144,7 +144,6 @@ class Job:
     text: str = "starting"
     at: int = 0
     message: str | None = None
-    results: list[dict[str, Any]] = field(default_factory=list)
     _process: subprocess.Popen[str] | None = None
     _stop: bool = False
 
@@ -237,12 +236,10 @@ class Job:
         code = process.wait()
         process.stdout.close()
         process.stderr.close()
-        found = _parsed("".join(said))
         if code == 0:
-            self.results.append(found)
             return True
         self.state = "stopped" if self._stop else "failed"
-        self.message = self._told(found, code)
+        self.message = self._told(_parsed("".join(said)), code)
         return False
 
     def _told(self, found: dict[str, Any], code: int) -> str:
@@ -508,9 +505,8 @@ class Workshop:
     def _steps(self, asked: Mapping[str, Any]) -> tuple[str, list[Step]]:
         epsilon, delta = _epsilon_and_delta(asked)
         out, book = self.files.out, self.files.ledger
-        taken = [
-            int(path.name[6:].split(".")[0]) for path in out.glob("model-*") if _numbered(path)
-        ]
+        there = (path.name.split(".")[0] for path in out.glob("model-*"))
+        taken = (int(name[6:]) for name in there if _MODEL.fullmatch(name))
         name = f"model-{max(taken, default=0) + 1}"
         model, steps = out / name, []
         ledger = ledger_facts(book)
@@ -663,10 +659,6 @@ def _effect(stored: Mapping[str, Any]) -> dict[str, Any]:
             for r in effect.rows(_MOST_LEVELS)
         ],
     }
-
-
-def _numbered(path: Path) -> bool:
-    return _MODEL.fullmatch(path.name.split(".")[0]) is not None
 
 
 def _number(asked: Mapping[str, Any], key: str) -> float:

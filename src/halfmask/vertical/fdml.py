@@ -38,7 +38,6 @@ from halfmask.vertical.channel import (
     number_array,
     one_number,
 )
-from halfmask.vertical.files import PartyColumns
 from halfmask.vertical.party import Party, calibrated_ratio
 
 MOST_STEP = 1e3
@@ -206,25 +205,6 @@ class FdmlParty(Party):
     def penalty(self) -> float:
         """λ/2·‖x‖², exact: for the simulation's objective, not covered by any guarantee."""
         return 0.5 * self.strength * float(self.x @ self.x)
-
-
-def open_sgd_party(
-    columns: PartyColumns,
-    config: FdmlConfig,
-    budget: Budget | None,
-    releaser: Releaser,
-    *,
-    start: Vector,
-) -> FdmlParty:
-    """A party as it takes part in `fdml-sgd`; `budget` is its own, for all epochs together."""
-    return FdmlParty(
-        columns.name,
-        columns.train,
-        strength=config.strength,
-        noise=config.sgd_noise(budget, columns.row_norm),
-        releaser=releaser,
-        start=start,
-    )
 
 
 def run_fdml(

@@ -15,7 +15,7 @@ import numpy as np
 
 from halfmask.data.encoding import level_codes
 from halfmask.data.frames import CLASSES_OTHERWISE, as_arrow, check_columns, numbers, texts
-from halfmask.data.products import CodedRows, all_features
+from halfmask.data.products import CodedRows
 from halfmask.data.reading import FileRows, open_rows
 from halfmask.errors import DataError, InputError, SchemaError, suggest
 from halfmask.schema import Schema
@@ -106,7 +106,8 @@ def features(encoder: Encoder, rows: Any, order: np.ndarray | None = None) -> Co
     """The rows of one party's columns, public ones first; in `order` if given."""
     found = encoder.encode(rows, with_label=False).features
     assert isinstance(found, CodedFeatures)
-    return all_features(found if order is None else found.kept(order))
+    kept = found if order is None else found.kept(order)
+    return CodedRows(sorted(kept.columns, key=lambda column: column.private), kept.n)
 
 
 def read_columns(schema: Schema, name: str, file: str | Path, id_column: str) -> PartyColumns:

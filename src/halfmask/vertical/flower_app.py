@@ -14,6 +14,7 @@ import math
 import secrets
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
@@ -106,41 +107,35 @@ def _disclosable(error: Exception) -> str:
     return "it does not answer this; its own log says why"
 
 
+@dataclass(frozen=True)
 class FlowerChannel:
     """Requests to named parties over a Flower grid.
 
     `unreached` collects why Flower could not reach a node, where that is no error of a party's.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        nodes: Mapping[str, int],
-        timeout: float,
-        unreached: list[str] | None = None,
-    ) -> None:
-        self._grid = grid
-        self._nodes = dict(nodes)
-        self._timeout = timeout
-        self._unreached = unreached
+    grid: Grid
+    nodes: Mapping[str, int]
+    timeout: float
+    unreached: list[str] | None = None
 
     @property
     def parties(self) -> tuple[str, ...]:
-        return tuple(self._nodes)
+        return tuple(self.nodes)
 
     def exchange(self, request: Message) -> dict[str, Message]:
         """One reply per party that answered in time; a party that reports an error is named."""
-        sent = [Envelope(to_record(request), node, "query") for node in self._nodes.values()]
-        waiting = dict(zip(self._grid.push_messages(sent), self._nodes, strict=True))
-        deadline = time.monotonic() + self._timeout
+        sent = [Envelope(to_record(request), node, "query") for node in self.nodes.values()]
+        waiting = dict(zip(self.grid.push_messages(sent), self.nodes, strict=True))
+        deadline = time.monotonic() + self.timeout
         replies: dict[str, Message] = {}
         while waiting and time.monotonic() < deadline:
             for message_id, name in list(waiting.items()):
                 # One at a time: whatever goes wrong is then known to be this party's.
                 for envelope in self._pulled(message_id, name):
                     waiting.pop(message_id, None)
-                    if self._unreached is not None and not envelope.has_content():
-                        self._unreached.append(_shown(envelope.error.reason))
+                    if self.unreached is not None and not envelope.has_content():
+                        self.unreached.append(_shown(envelope.error.reason))
                     else:
                         replies[name] = _opened(envelope, name)
             time.sleep(_POLL_SECONDS)
@@ -148,7 +143,7 @@ class FlowerChannel:
 
     def _pulled(self, message_id: str, name: str) -> list[Envelope]:
         try:
-            return list(self._grid.pull_messages([message_id]))
+            return list(self.grid.pull_messages([message_id]))
         except Exception as error:
             raise PartyError(
                 f"The answer of party {name!r} did not arrive whole ({type(error).__name__}): "
@@ -303,6 +298,7 @@ def run_method(
             damping=config.damping,
             aggregate=config.combine == "aggregate",
         )
+        holder.check_models(trained.coefficients)
         result["rounds"] = 1
         result["combination"] = vars(trained.combination)
         result["coefficients"] = {name: w.tolist() for name, w in trained.coefficients.items()}

@@ -7,11 +7,12 @@ party's own file allows. The party is opened afresh for every message and rememb
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -320,6 +321,12 @@ class NetworkParty:
                 f"Party {self.settings.party!r} cannot answer round {request.round} of this run: "
                 f"round {due} is next. Resume the run that it takes part in, or start a new one."
             )
+        if before is not None and not self.has_part:
+            # Its statement tells what the first round charged for all of them.
+            raise DataError(
+                f"The part of the model in {self.settings.state} is gone: restore it, or start a "
+                "new run, which is charged anew, with another state folder."
+            )
         reply, memory = self._compute(request, before)
         self._keep_part(request, memory.x, before)
         self._store.save(
@@ -354,8 +361,6 @@ class NetworkParty:
     ) -> None:
         """Before the answer leaves, so that whatever was answered has its part here."""
         own = self.settings
-        # Rounds after the first are paid for already: the first one's statement holds for all.
-        first = before is None or not self.has_part
         assert self._columns.encoder is not None
         Part(
             party=own.party,
@@ -365,7 +370,8 @@ class NetworkParty:
             coefficients=np.asarray(coefficients, dtype=np.float64),
             # Without noise there is nothing to be covered.
             covered=own.method == "experts" or not self._pays,
-            statement=self._statement(request) if first else self.part().statement,
+            # Rounds after the first are paid for already: the first one's statement holds for all.
+            statement=self._statement(request) if before is None else self.part().statement,
         ).save(own.state / "part")
 
     def _statement(self, request: Message) -> StatementJson:
@@ -469,6 +475,12 @@ class LabelHolder:
         self._labels = labels
         self._make_releaser = make_releaser
         self._private = Schema.from_toml(settings.schema).label.role == "private"
+        if settings.ledger is not None and settings.hide_labels is None and not self._private:
+            raise InputError(
+                "The ledger of the run file would not be charged: the schema declares the label "
+                "public, and every party is told every label. Set hide_labels, or remove the "
+                "ledger."
+            )
         if settings.hide_labels is None and (settings.out / _HIDDEN).exists():
             raise InputError(
                 f"The run in {settings.out} began with hidden labels: keep hide_labels in the run "
@@ -512,9 +524,35 @@ class LabelHolder:
         with it, and kept for the runs that resume this one.
         """
         hidden = self.hidden()
-        return self._once(
+        kept = self._once(
             "label-terms.json", lambda: vars(self._terms(coordinator, hidden)), _label_terms
         )
+        unpaid = [name for name in coordinator.channel.parties if name not in kept.ratios]
+        if self._private and hidden is None and unpaid:
+            raise InputError(
+                f"The run in {self._settings.out} has not paid for the labels at "
+                f"{', '.join(map(repr, unpaid))}: keep the parties and the schema that it began "
+                "with, or choose another folder, in which a new run is charged. Nothing was sent."
+            )
+        return kept
+
+    def check_models(self, models: Mapping[str, Vector]) -> None:
+        """Refuse a model that a party trained anew in a run that had one of it already.
+
+        Private labels in clear were paid for once; a party that has lost its memory would use them
+        once more. To be called before a model is written or combined into one that is.
+        """
+        if not self._private or self._settings.hide_labels is not None:
+            return
+        found = {name: hashlib.sha256(w.tobytes()).hexdigest() for name, w in models.items()}
+        kept = self._once("models.json", lambda: found, dict)
+        again = [name for name in found if kept.get(name) != found[name]]
+        if again:
+            raise InputError(
+                f"{', '.join(map(repr, again))} trained again in the run in {self._settings.out}, "
+                "which has paid for one training of each party on the labels. Nothing was written: "
+                "choose another folder, in which a new run is charged."
+            )
 
     def _randomised(self, epsilon: float) -> dict[str, Any]:
         """Hidden labels as they are kept for the attempts that resume a run."""

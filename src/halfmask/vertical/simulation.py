@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypedDict
@@ -37,7 +37,7 @@ from halfmask.vertical.experts import (
     sum_of_scores,
     train_experts,
 )
-from halfmask.vertical.fdml import FdmlConfig, FdmlParty, open_sgd_party, run_fdml
+from halfmask.vertical.fdml import FdmlConfig, FdmlParty, run_fdml
 from halfmask.vertical.files import VerticalTable, check_party_names
 from halfmask.vertical.party import Coordinator, HiddenLabels, check_hidable, hide_labels
 
@@ -60,11 +60,10 @@ class SimulationBudget(Budget):
         It would not be charged, although its owner gave it to be.
         """
         check_party_names("ledgers", self.ledgers, names)
-        return {name: self.of_party(name, index) for index, name in enumerate(names)}
-
-    def of_party(self, name: str, index: int) -> Releaser:
-        """What one party releases through: its own ledger, its own noise."""
-        return self.releaser(self.ledgers.get(name) or MemoryLedger.of(self), index)
+        return {
+            name: self.releaser(self.ledgers.get(name) or MemoryLedger.of(self), index)
+            for index, name in enumerate(names)
+        }
 
     def of_label_holder(self, index: int, *, least: float) -> Releaser:
         """The same for the label holder, whose ledger, if it has none, allows `least`."""
@@ -88,7 +87,10 @@ class Traffic(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """What came of a run; `releasers` hold what parties charged, `costs` are ε of wider changes."""
+    """What came of a run; `releasers` hold what parties charged, `costs` are ε of wider changes.
+
+    All of these are of something replaced, also where parties have a budget for what is withheld.
+    """
 
     method: str
     run: str
@@ -175,11 +177,12 @@ def simulate_experts(
         each = [side.scores(part.test) for side, part in zip(found, table.columns, strict=True)]
         tested = result.combination.score(each)
     blocks = gaussian_epsilon(combined_ratio(side.costs.block for side in found), budget.delta)
-    costs = {"columns at all parties": blocks}
+    # A public label is told exactly by the prior: nothing can be claimed of it.
+    costs = {"columns at all parties": blocks, "person": blocks}
     if label_epsilon is not None:
         # Given the randomised labels only the blocks are left; a pure ε is added.
         costs |= {"person": blocks + label_epsilon, "label": label_epsilon}
-    else:
+    elif label_private:
         for name in ("person", "label"):
             ratios = [getattr(side.costs, name) for side in found]
             total = combined_ratio([*ratios, terms.prior_ratio])
@@ -225,12 +228,15 @@ def simulate_admm(
         costs["label"] = label_epsilon
     if config.is_private:
         # Hidden labels are pure ε: added, where they are protected at all.
-        costs["person"] = _person(spent, len(parties)) + (label_epsilon or 0.0)
+        costs["person"] = _person(parties.values(), spent.delta) + (label_epsilon or 0.0)
     if config.noise == "column":
         exact = config.regulariser == "l2" and config.constraint == "none"
         kappa = config.chosen_strength / config.rho
-        shares = [column_share(part.row_norm, kappa, exact) for part in table.columns]
-        costs["column"] = gaussian_epsilon(max(shares) * spent.mu, spent.delta)
+        ratios = (
+            column_share(part.row_norm, kappa, exact) * parties[part.name].noise.ratio
+            for part in table.columns
+        )
+        costs["column"] = gaussian_epsilon(max(ratios), spent.delta)
     channel = LocalChannel(parties)
     watch = partial(_watched, table, tuple(parties.values()), config.loss)
     state = run_admm(channel, targets, config, watch=watch)
@@ -248,11 +254,12 @@ def simulate_fdml(
     draw = np.random.default_rng(config.start_seed)
     releasers = spent.of_parties([part.name for part in table.columns])
     parties = {
-        part.name: open_sgd_party(
-            part,
-            config,
-            budget,
-            releasers[part.name],
+        part.name: FdmlParty(
+            part.name,
+            part.train,
+            strength=config.strength,
+            noise=config.sgd_noise(budget, part.row_norm),
+            releaser=releasers[part.name],
             start=draw.normal(size=int(part.train.shape[1])) * 0.01,
         )
         for part in table.columns
@@ -261,7 +268,7 @@ def simulate_fdml(
     watch = partial(_watched, table, tuple(parties.values()), config.loss)
     history = tuple(run_fdml(channel, 2 * table.labels - 1, config, watch=watch))
     private = config.noise == "row"
-    costs = {"person": _person(spent, len(parties))} if private else {}
+    costs = {"person": _person(parties.values(), spent.delta)} if private else {}
     paid = releasers if private else {}
     return _summed("fdml-sgd", secrets.token_hex(8), parties, channel, history, paid, costs)
 
@@ -307,9 +314,9 @@ def _hidden(table: VerticalTable, budget: SimulationBudget, epsilon: float) -> H
     return hide_labels(table.labels, epsilon=epsilon, releaser=releaser)
 
 
-def _person(budget: Budget, parties: int) -> float:
-    """ε of one person's columns at all parties, each of which spends the budget."""
-    return gaussian_epsilon(combined_ratio([budget.mu] * parties), budget.delta)
+def _person(parties: Iterable[AdmmParty | FdmlParty], delta: float) -> float:
+    """ε of one person's columns replaced at all parties, whatever relation their budgets have."""
+    return gaussian_epsilon(combined_ratio(side.noise.ratio for side in parties), delta)
 
 
 def _watched(

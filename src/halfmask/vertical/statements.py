@@ -35,6 +35,7 @@ _QUERIES = (
     "The score that a party sends of a queried row tells that row's own columns; of a training row "
     "too, whatever this statement promises for training."
 )
+_IDS = "The ids of the rows are known to all: alignment compares keyed hashes of them."
 NO_GUARANTEE = {
     "none": "exact values leave the party",
     "as-written": "noise lies in the column space of the party's table, which one share reveals",
@@ -86,11 +87,8 @@ def party_statement(
     notes: Sequence[str] = (),
 ) -> StatementJson:
     """The statement of one party, by what it released (None: unprotected)."""
-    learns = [_LEARNS[method]]
-    if not label.hidden:
-        learns.insert(0, _LABELS_IN_CLEAR[method])
-    learns.append(_QUERIES)
-    learns.append("The ids of the rows are known to all: alignment compares keyed hashes of them.")
+    learns = [] if label.hidden else [_LABELS_IN_CLEAR[method]]
+    learns += [_LEARNS[method], _QUERIES, _IDS]
     if releaser is None:
         why = NO_GUARANTEE.get(noise, "no noise was asked for")
         return {
@@ -122,9 +120,11 @@ def party_statement(
 
 def _costs(costs: Mapping[str, float], delta: float) -> list[str]:
     words = {
-        "person": "one person's columns at all parties together (and the label, where it is used)",
-        "columns at all parties": "one person's columns at all parties, the label unchanged",
-        "label": "one label",
+        "person": "one person's columns replaced at all parties together, with the label where it "
+        "is private or hidden",
+        "columns at all parties": "one person's columns replaced at all parties, the label "
+        "unchanged",
+        "label": "one label replaced",
         "column": "one column of one party moved by a vector of norm at most 1 (A's adjacency)",
     }
     return [
