@@ -218,6 +218,21 @@ def test_a_table_without_interactions_loses_nearly_nothing() -> None:
     assert found[0] > found[1] - 0.002
 
 
+def test_a_table_whose_columns_but_one_are_constant_has_no_pairs() -> None:
+    frame = pd.DataFrame(
+        {
+            "day": ["2000-01-01"] * 14,
+            "kind": ["a", "b", "c", None, "a", "b", "c"] * 2,
+            "y": ["yes", "no"] * 7,
+        }
+    )
+    columns = (Column("day", "public", kind="date"), Column("kind", "public", kind="category"))
+    schema = Schema(Label("y", "private", classes=("no", "yes")), columns)
+    model = HalfmaskClassifier(schema, epsilon=1e5, delta=1e-6, method="additive").fit(frame)
+    assert model.model_.details["plan"]["pairs"] > 0
+    assert model.model_.details["pairs"] == []
+
+
 def test_a_stored_model_and_an_explanation_know_the_pairs(tmp_path: Any) -> None:
     train = _people(20_000, 1)
     model = HalfmaskClassifier(_schema(), **ASKED).fit(train)

@@ -278,6 +278,8 @@ class PairSearch:
             for i, j in candidates(hidden, label_private=self.label_private)
             if told[i] and told[j]
         ]
+        if not pairs:
+            return []
         features = [
             _pair_features(one, two, np.outer(one.share, two.share).ravel())
             for one, two in ((self._grouped[i], self._grouped[j]) for i, j in pairs)
@@ -286,7 +288,7 @@ class PairSearch:
         finder = self._start(_Finder, sums, features)
         assert isinstance(finder, _Finder)
         likelier = finder.likelier()
-        clear = _CLEAR + math.log(max(len(pairs), 1))
+        clear = _CLEAR + math.log(len(pairs))
         order = np.argsort(-likelier, kind="stable")[:_MOST]
         return [pairs[place] for place in order if likelier[place] > clear]
 
