@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -24,7 +24,6 @@ from scipy.stats import chi2
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask.accounting.accountant import epsilon as account
 from halfmask.audit import Transcript, record, replay
-from halfmask.methods import additive
 from halfmask.methods.additive import AdditiveRun
 from halfmask.methods.additive_classes import ClassesRun
 from halfmask.schema import Column, Label, Schema, Unit
@@ -404,9 +403,9 @@ def withheld(rows: tuple[int, ...]) -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     real = {
         name: getattr(AdditiveRun, name)
-        for name in ("__init__", "_counts", "_known_features", "_errors")
+        for name in ("__init__", "_counts", "_known_features", "_errors", "_paired")
     }
-    shares, search = ClassesRun._class_shares, additive.PairSearch
+    shares = ClassesRun._class_shares
 
     def begun(self: Any, table: Any, *given: Any, **named: Any) -> None:
         self.left_out = np.isin(table.rows, rows)
@@ -414,11 +413,14 @@ def withheld(rows: tuple[int, ...]) -> Iterator[None]:
         self.every_label, self.every_weight = self._labelled, self._weights
         self._labelled = self._labelled & ~self.left_out
 
-    def counted(self: Any, *given: Any) -> Any:
-        self._weights = self.every_weight * ~self.left_out
-        found = real["_counts"](self, *given)
-        self._weights = self.every_weight
-        return found
+    def weightless(name: str) -> Callable[..., Any]:
+        def run(self: Any, *given: Any) -> Any:
+            self._weights = self.every_weight * ~self.left_out
+            found = real[name](self, *given)
+            self._weights = self.every_weight
+            return found
+
+        return run
 
     def known(self: Any, *given: Any) -> Any:
         before, self._weights = self._weights, self.every_weight
@@ -440,16 +442,12 @@ def withheld(rows: tuple[int, ...]) -> Iterator[None]:
             return found
         return shares(self)
 
-    def searched(**named: Any) -> Any:
-        missing = ~named["labelled"]
-        return search(**{**named, "weights": named["weights"] * ~missing})
-
     patch.setattr(AdditiveRun, "__init__", begun)
-    patch.setattr(AdditiveRun, "_counts", counted)
+    patch.setattr(AdditiveRun, "_counts", weightless("_counts"))
+    patch.setattr(AdditiveRun, "_paired", weightless("_paired"))
     patch.setattr(AdditiveRun, "_known_features", known)
     patch.setattr(AdditiveRun, "_errors", compared)
     patch.setattr(ClassesRun, "_class_shares", shared)
-    patch.setattr(additive, "PairSearch", searched)
     try:
         yield
     finally:
