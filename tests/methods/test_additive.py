@@ -19,7 +19,12 @@ from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask.audit import ReplayError, record, replay
 from halfmask.data.products import CodeSums
 from halfmask.methods import additive_descent
-from halfmask.methods.additive import AdditivePlan, AdditiveRun, comparison_moves
+from halfmask.methods.additive import (
+    AdditivePlan,
+    AdditiveRun,
+    believed_slope,
+    comparison_moves,
+)
 from halfmask.methods.additive_descent import (
     levelled,
     public_label_moves,
@@ -551,3 +556,16 @@ def test_a_telling_column_and_a_rare_class_leave_the_model_calibrated(
     off = [abs(chance[rows].mean() - sick[rows].mean()) for rows in tenths]
     assert np.mean(off) < 0.02
     assert abs(chance.mean() - sick.mean()) < 0.01
+
+
+def test_a_slope_counts_as_far_as_noise_cannot_have_made_it() -> None:
+    assert believed_slope(1.0, 0.1) == pytest.approx(0.99)
+    assert believed_slope(0.9, 1.0) == 0.0
+    assert believed_slope(-3.0, 0.5) == 0.0
+    assert believed_slope(12.0, 6.0) < 0.02
+    assert believed_slope(3.3, 0.86) == 1.5
+    blurred = [believed_slope(slope, 1.0) for slope in np.linspace(0, 6, 61)]
+    assert np.all(np.diff(blurred) >= 0)
+    # Noise alone: three draws in a hundred get anything to speak of.
+    noise = np.random.default_rng(4).normal(0, 2.0, 20_000)
+    assert np.mean([believed_slope(slope, 2.0) > 0.1 for slope in noise]) < 0.03

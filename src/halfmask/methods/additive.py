@@ -68,7 +68,10 @@ _COMPARISON = np.array([0.10, 0.70, 0.03, 0.06, 0.02, 0.03, 0.02, 0.04])
 # How far curvatures may be from those of a normal score.
 _NORMAL = 0.2
 _STEEPEST = 1.5
+# A slope counts in full that is known to this; or that lies so many times its blur from zero, in
+# part from the first number on.
 _BLURRED = 0.5
+_FAR = (2.0, 3.5)
 # How far the mean of a score may lie from where noisy counts put it, in parts of its spread.
 _OFF_CENTRE = 0.3
 # How far labels of rows of large units may lie from those of others: classes, and numbers in parts
@@ -320,10 +323,14 @@ def kept_of(scale: float, noise: float) -> float:
 def believed_slope(slope: float, blur: float) -> float:
     """What is used of a slope that is known to ± `blur`: noise that could have made it comes off.
 
-    One that is hardly known counts little, however steep it seems.
+    One that is hardly known counts little, however steep it seems, unless noise is most unlikely to
+    have made it: a descent that was shrunk too much has short scores and a steep, blurred slope.
     """
-    shrunk = max(slope - blur**2 / slope, 0.0) if slope > 0 else 0.0
-    return min(shrunk, _STEEPEST) * min(_BLURRED / max(blur, 1e-300), 1.0) ** 2
+    if slope <= blur:
+        return 0.0
+    known = (_BLURRED / max(blur, _BLURRED)) ** 2
+    clear = min(max((slope / max(blur, 1e-300) - _FAR[0]) / (_FAR[1] - _FAR[0]), 0.0), 1.0)
+    return min(slope - blur**2 / slope, _STEEPEST) * max(known, clear)
 
 
 def _counted(codes: NDArray[np.integer[Any]], weights: Floats, levels: int) -> Floats:
