@@ -282,12 +282,12 @@ def test_a_score_of_a_label_in_a_small_unit_is_not_shown_as_zero() -> None:
     assert told_scores({"rows": 1200, "rmse": 0.5, "r2": None}) == "rows 1,200, RMSE 0.5000, R² -"
 
 
-@pytest.mark.parametrize("most", [1, 3], ids=["one row each", "some with three"])
-def test_scores_by_person_are_not_held_against_a_base_rate_by_row(most: int) -> None:
+def _visits(most: int, share: float = 0.25) -> tuple[pa.Table, Schema]:
+    """People of whom a share has `most` rows, and then is nearly always ill."""
     rng = np.random.default_rng(5)
-    times = np.where(rng.random(2000) < 0.25, most, 1)
+    times = np.where(rng.random(2000) < share, most, 1)
     person = np.repeat(np.arange(2000), times)
-    again = np.repeat(times == 3, times)
+    again = np.repeat(times == most, times) if most > 1 else np.zeros(len(person), dtype=bool)
     ill = rng.random(len(person)) < np.where(again, 0.9, 0.05)
     frame = pa.table(
         {
@@ -298,9 +298,26 @@ def test_scores_by_person_are_not_held_against_a_base_rate_by_row(most: int) -> 
         }
     )
     tables = SCHEMA.format(label="private") + f'[unit]\ncolumn = "person"\nmax_rows = {most}\n'
-    model = HalfmaskClassifier(Schema.from_dict(tomllib.loads(tables)), epsilon=1.0).fit(frame)
-    covered = covered_scores(model.model_.details)
+    return frame, Schema.from_dict(tomllib.loads(tables))
+
+
+def test_covered_scores_of_people_with_several_rows_are_those_of_rows() -> None:
+    frame, schema = _visits(3)
+    model = HalfmaskClassifier(schema, epsilon=8.0, unsafe_seed=3).fit(frame)
+    loss = np.log(model.predict_proba(frame))
+    ill = np.asarray(frame["y"]) == "b"
+    by_row = -np.where(ill, loss[:, 1], loss[:, 0])
+    rows = np.bincount(np.asarray(frame["person"]))
+    by_person = np.average(by_row, weights=1 / rows[np.asarray(frame["person"])])
+    told = model.model_.details["covered"]
+    assert abs(told["log_loss"] - by_row.mean()) < told["log_loss_bar"]
+    assert abs(told["log_loss"] - by_person) > told["log_loss_bar"]
+
+
+@pytest.mark.parametrize("most", [1, 300], ids=["one row each", "some with hundreds"])
+def test_covered_scores_say_where_rows_of_large_units_count_less(most: int) -> None:
+    frame, schema = _visits(most, share=0.002)
+    covered = covered_scores(HalfmaskClassifier(schema, epsilon=1.0).fit(frame).model_.details)
     assert covered is not None
-    assert (covered.compared == WEIGHED) == (most == 3)
-    assert covered.to_json()["weighed_rows"] is (most == 3)
-    assert ("To compare" in covered.text(seeded=False)) == (most == 1)
+    assert (WEIGHED in str(covered.compared)) == (most > 1)
+    assert covered.to_json()["weighed_rows"] is (most > 1)

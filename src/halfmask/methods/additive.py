@@ -421,8 +421,9 @@ class AdditiveRun:
             mu=mu,
             several=len(table.classes or ()) > 2,
         )
-        # Base rates and the comparison count rows as they are, as far as noise allows: rows of
-        # large units often have other labels, and a model is to be right on average of rows.
+        # Base rates, the comparison and covered scores count rows as they are, as far as noise
+        # allows: rows of large units often have other labels, and a model is to be right, and is
+        # judged, on average of rows.
         self._even, self._even_most, self._even_n = row_weights(
             table,
             releaser.relation,
@@ -446,9 +447,8 @@ class AdditiveRun:
             "stages": [asdict(each) for each in stages],
             "rows_counted": self._n / self._most,
         }
-        if self._n < total_of(self._given, releaser.shards):
-            # Covered scores are means by these weights, while the base rate is nearly one of rows.
-            self.details["weighed_rows"] = True
+        if self._even_n < total_of(self._given, releaser.shards):
+            self.details["weighed_rows"] = True  # in covered scores and the base rate
 
     def _set_target(self, table: Table) -> None:
         """0/1, or a number as [-1, 1]; `labelled` is 0 where a private label is missing."""
@@ -468,7 +468,7 @@ class AdditiveRun:
 
     def _open(self, releaser: Releaser, stages: Sequence[PlannedStage]) -> None:
         """All releases, opened before the first one: they are charged together."""
-        most = {"base": self._even_most, "comparison": self._even_most}
+        most = dict.fromkeys(("base", "comparison", "covered"), self._even_most)
         opened = {
             each.name: Stage(
                 releaser,
@@ -1119,8 +1119,8 @@ class AdditiveRun:
         Also those of `alone`, what public columns alone tell of a private label.
         """
         assert self._covered_stage is not None
-        weights, stage = self._weights * self._labelled, self._covered_stage
-        rows = None if self._may_lack and self._label_private else self._n
+        weights, stage = self._even * self._labelled, self._covered_stage
+        rows = None if self._may_lack and self._label_private else self._even_n
         if self._number:
             self.details["covered"] = covered_numbers(
                 self._target - scores,
@@ -1129,7 +1129,7 @@ class AdditiveRun:
                 unit,
                 self._half,
                 rows=rows,
-                most=self._most,
+                most=self._even_most,
                 public=None if alone is None else self._target - alone,
             )
         else:
@@ -1141,7 +1141,7 @@ class AdditiveRun:
                 base,
                 max(spread, 0.2),
                 rows=rows,
-                most=self._most,
+                most=self._even_most,
                 public=None if alone is None else self._beside_base(alone, base),
             )
 

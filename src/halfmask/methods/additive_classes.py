@@ -518,15 +518,15 @@ class ClassesRun(AdditiveRun):
         assert self._covered_stage is not None
         if scores.shape[1] == 1:
             scores = np.repeat(scores, len(self._target), axis=1)
-        rows = None if self._may_lack and self._label_private else self._n
+        rows = None if self._may_lack and self._label_private else self._even_n
         self.details["covered"] = covered_many(
             scores,
             self._pool,
             within,
             self._class,
-            self._weights * self._labelled,
+            self._even * self._labelled,
             self._covered_stage,
             rows=rows,
-            most=self._most,
+            most=self._even_most,
             public=alone,
         )

@@ -30,9 +30,8 @@ CONSTANT = (
 )
 ALL_PUBLIC = "Every column is public: these are the scores of the public columns alone."
 WEIGHED = (
-    "Rows do not count alike in these scores: those of a person with several rows count less. "
-    "Scores by row, as halfmask evaluate tells them, may differ by more than the bar, and so may "
-    "the base rate: they are not compared here."
+    "Rows of people with many rows count less in these scores: scores by row, as halfmask evaluate "
+    "tells them, may differ by more than the bar."
 )
 SCORE_HEADINGS = ["Score", "Value", "Bar"]
 RELIABILITY_HEADINGS = ["Predicted", "Observed", "Bar"]
@@ -71,7 +70,7 @@ class Covered:
     base: float | list[float] | None = None  # share of the second class, or each, or the mean
     public_alone: Mapping[str, Score] = field(default_factory=dict)  # without a bar: a free model's
     all_public: bool = False  # all columns, under a private label
-    weighed: bool = False  # rows of large units count less in scores, not in the base rate
+    weighed: bool = False  # rows of large units count less
 
     def to_json(self) -> dict[str, Any]:
         """The scores as a JSON object."""
@@ -94,9 +93,7 @@ class Covered:
     @property
     def compared(self) -> str | None:
         """The model beside the base rate and the public columns alone, in a few sentences."""
-        if self.weighed:
-            return f"{ALL_PUBLIC} {WEIGHED}" if self.all_public else WEIGHED
-        told = [*self._constant_told(), *self._public_told()]
+        told = [*self._constant_told(), *self._public_told(), *([WEIGHED] * self.weighed)]
         return " ".join(told) or None
 
     @property
