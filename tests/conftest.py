@@ -7,7 +7,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# How long an example takes says more of the machine than of the code.
+hypothesis.settings.register_profile("halfmask", deadline=None)
+hypothesis.settings.load_profile("halfmask")
 
 # The last digits of linear algebra differ between kinds of processors, and with them the axes along
 # which `additive` draws its noise. Recorded numbers are those of instructions that all x86

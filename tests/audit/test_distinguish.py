@@ -59,7 +59,8 @@ def test_no_mechanism_of_the_package_is_refuted(name, relation):
 @pytest.mark.parametrize("name", ["full-batch", "gd"])
 def test_the_bound_comes_close_to_the_claim(name):
     game = MECHANISMS[name](Budget(epsilon=4.0, delta=DELTA))
-    finding = distinguish(game, confidence=0.95, runs=3000, workers=1)
+    # With 3,000 runs the bound was below this share in one of fifty tries, by chance.
+    finding = distinguish(game, confidence=0.95, runs=9000, workers=1)
     assert 0.7 * game.claimed <= finding.lower_bound
 
 
