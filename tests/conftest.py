@@ -10,10 +10,6 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# How long an example takes says more of the machine than of the code.
-hypothesis.settings.register_profile("halfmask", deadline=None)
-hypothesis.settings.load_profile("halfmask")
-
 # The last digits of linear algebra differ between kinds of processors, and with them the axes along
 # which `additive` draws its noise. Recorded numbers are those of instructions that all x86
 # processors of the last ten years have; it has to be said before numpy is there.
@@ -21,6 +17,11 @@ os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
 os.environ.setdefault("NPY_DISABLE_CPU_FEATURES", "X86_V4 AVX512_ICL AVX512_SPR")
 
 from halfmask.accounting.ledger import Ledger
+
+# How long an example takes says more of the machine than of the code.
+if hypothesis.settings().deadline is not None:
+    hypothesis.settings.register_profile("halfmask", deadline=None)
+    hypothesis.settings.load_profile("halfmask")
 
 # Messages are looked for as they were written; that lines fit 80 columns is tested by new users.
 os.environ["HALFMASK_WIDTH"] = "1000"
