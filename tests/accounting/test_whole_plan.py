@@ -205,7 +205,7 @@ def test_what_was_not_in_the_plan_is_not_released_after_its_first_release(ledger
     with pytest.raises(AccountingError, match="whole plan"):
         open_series(releaser)
     with pytest.raises(AccountingError, match="whole plan"):
-        releaser.charge(GaussianEvent(replace=0.01, withhold=0.01), "one more")
+        releaser.open(GaussianEvent(replace=0.01, withhold=0.01), "one more")
     assert len(ledger.entries()) == 1
 
 

@@ -319,7 +319,10 @@ MISTAKES: dict[str, Mistake] = {
         "most = 1.0",
     ),
     "unit: base rate and comparison charged as others": Mistake(
-        "two unit", RUN, "_open", '{"base": self._even_most, "comparison": self._even_most}', "{}"
+        "two unit", RUN, "_open", '("base", "comparison", "covered")', '("covered",)'
+    ),
+    "unit: covered scores charged as others": Mistake(
+        "two unit", RUN, "_open", '("base", "comparison", "covered")', '("base", "comparison")'
     ),
     "weights not scaled": Mistake(
         "two weights", additive, "row_weights", "(given / given.max())", "given"
