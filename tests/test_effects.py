@@ -145,7 +145,8 @@ def test_bars_hold_for_three_classes(private: str, label: Role) -> None:
     columns = tuple(each for each in schema.columns if not each.name.startswith("education"))
     schema = Schema(Label("level", label, classes=("low", "middle", "high")), columns)
     estimator = HalfmaskClassifier(schema, epsilon=2.0, delta=1e-6)
-    held, wide = coverage(lambda: estimator.fit(frame).model_, models=8, judged=8)
+    # One draw far from the others must not move the mean that bars of all others have to hold.
+    held, wide = coverage(lambda: estimator.fit(frame).model_, models=24, judged=8)
     assert held >= 0.9
     assert wide < 20, "bars that hold all"
 
