@@ -28,7 +28,8 @@ from halfmask.storage import write_text
 VERTICAL_FILE = "vertical.json"
 """What the label holder keeps of a model whose columns several parties hold."""
 
-MOST_TEXT = 64 << 20
+# Ten thousand public columns with a hundred learnt edges each take 80 MB.
+MOST_TEXT = 256 << 20
 MOST_ARRAYS = 4 << 30
 # Weights hardly shrink when they are packed; an archive that grows more than this was made to.
 _GROWTH, _SMALL = 100, 64 << 20
