@@ -388,6 +388,7 @@ def test_notebooks_show_models_statements_and_effects(model: HalfmaskClassifier)
     fresh = fitted(census("all"))
     diagram = fresh._repr_html_()
     assert "epsilon 1 at" in diagram
+    assert "epsilon 1 at" in fresh._repr_mimebundle_()["text/html"]
     assert "_found" not in vars(fresh.effects_), "a diagram must not train anything"
     assert "epsilon 1 at" in fresh.model_._repr_html_()
     assert fresh.privacy_._repr_html_().startswith("<pre>")

@@ -339,6 +339,14 @@ class _HalfmaskEstimator(BaseEstimator):  # type: ignore[misc]
         drawn: str = estimator_html_repr(self)
         return drawn + (self.privacy_._repr_html_() if hasattr(self, "model_") else "")
 
+    # scikit-learn 1.6 does not ask for _html_repr.
+    def _repr_html_inner(self) -> str:
+        return self._html_repr()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        return bundle | ({"text/html": self._html_repr()} if "text/html" in bundle else {})
+
     @property
     def coef_(self) -> NDArray[np.float64]:
         """Weights of the (mapped) public features, then of the private ones, one row per output."""
