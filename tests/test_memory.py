@@ -83,6 +83,27 @@ def test_memory_that_nobody_tells_of_refuses_nothing(monkeypatch: pytest.MonkeyP
     memory.check_memory(Table.from_arrays(np.ones((3, 2)), [0, 1, 0]), "one-shot")
 
 
+def test_levels_that_no_model_folder_may_hold_are_refused_before_a_charge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng, book = np.random.default_rng(0), MemoryLedger(epsilon=1, delta=1e-6)
+    frame = pa.table({"x": rng.random(50), "y": ["yes", "no"] * 25})
+    schema = Schema(
+        columns=(Column("x", "public", "number"),),
+        label=Label("y", "private", classes=("no", "yes")),
+    )
+    encoder = Encoder.fit(schema, frame)
+    budget, table = Budget(epsilon=1, delta=1e-6), encoder.encode(frame, with_label=True)
+    given: dict[str, Any] = {"method": "additive", "encoder": encoder, "ledger": book}
+    monkeypatch.setattr(memory, "MOST_TEXT", 100)
+    with pytest.raises(InputError, match=r"levels and edges take .* nothing was charged"):
+        train(table, budget, noise=noise_source(0), **given)
+    assert not book.events()
+    monkeypatch.undo()
+    train(table, budget, noise=noise_source(0), **given)
+    assert book.events()
+
+
 def test_this_machine_tells_what_is_free() -> None:
     free = memory.available()
     assert free is None or free > 1 << 20

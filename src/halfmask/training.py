@@ -27,10 +27,11 @@ from halfmask.mechanisms.shards import ALONE, rows_in_all
 from halfmask.methods.auto import Choice, Problem, choose
 from halfmask.methods.fitted import LINEAR_METHODS, linear_method
 from halfmask.model import LinearModel, Model
+from halfmask.model_folder import MOST_TEXT
 from halfmask.schema import Schema
 from halfmask.settings import CONFIG, MethodConfig, config_for, split_method
 from halfmask.statement import Statement, made_notes
-from halfmask.storage import write_durably
+from halfmask.storage import json_text, write_durably
 from halfmask.table import CodedFeatures, Encoder, Table
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ def train(
     own = [getattr(config, name, None) for name in ("feature_map", "penalty", "regulariser")]
     blocks = any(each is not None and each != "none" for each in own)
     check_memory(table, choice.method, blocks=blocks)
+    if encoder is not None:
+        _check_storable(encoder)
     weights = _checked_weights(sample_weight, table, choice.method, frame_rows)
     if public_model is not None and choice.method != "additive":
         raise InputError(
@@ -256,6 +259,21 @@ def _check_same_levels(encoder: Encoder, ranks: Ranks) -> None:
         raise InputError(
             "Method 'additive' learns levels from all rows of public columns: on several machines "
             "it needs one file that each of them can read, or method 'gd'."
+        )
+
+
+def _check_storable(encoder: Encoder) -> None:
+    """Refuse columns whose description no model folder may hold, before they are paid for.
+
+    Levels and edges are declared, or learnt from public columns, so the size tells nothing. Half
+    is left for what training adds.
+    """
+    size = len(json_text(encoder.to_json()))
+    if size > MOST_TEXT // 2:
+        raise InputError(
+            f"The columns' levels and edges take {_size(size)} as text, and a model folder holds "
+            f"at most {_size(MOST_TEXT // 2)} of it; nothing was charged. Leave out public "
+            "columns, or declare fewer bins and categories."
         )
 
 
