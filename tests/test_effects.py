@@ -45,7 +45,9 @@ def fitted(schema: Schema, method: str = "auto", rows: pa.Table = ROWS) -> Halfm
     return HalfmaskClassifier(schema, epsilon=1.0, delta=1e-6, method=method).fit(rows)
 
 
-def coverage(fit: Callable[[], Model], *, models: int = 12, judged: int = 12) -> tuple[float, float]:
+def coverage(
+    fit: Callable[[], Model], *, models: int = 12, judged: int = 12
+) -> tuple[float, float]:
     """The part of levels whose bar holds the mean over other draws of noise, and how wide bars are
     in standard deviations of the noise. Levels of one model fall together: of the census, bars
     hold .972 on average and .79 in one draw of 150, so that a few models decide nothing."""

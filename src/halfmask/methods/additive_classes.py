@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 from scipy.special import log_expit, log_softmax, softmax
 
 from halfmask.data.products import BLOCK, CodeSums
-from halfmask.methods.additive import AdditiveFit, AdditiveRun, believed_slope, kept_of
+from halfmask.methods.additive import (
+    NOT_NORMAL,
+    AdditiveFit,
+    AdditiveRun,
+    believed_slope,
+    kept_of,
+)
 from halfmask.methods.additive_descent import Descent, Moves, PrivatePart
 from halfmask.methods.covered import PublicAlone, covered_many
 from halfmask.methods.public_sums import fit_public_class_sums
@@ -182,11 +188,17 @@ def _bend(chances: Floats) -> Floats:
     return found
 
 
-def _mean_chances(scores: Floats, variance: Floats) -> Floats:
-    """Mean chances of classes whose scores are normal and do not depend on one another."""
-    draws = np.random.default_rng(0).normal(size=(len(scores), 4096))
-    drawn = scores[:, None] + np.sqrt(variance)[:, None] * draws
-    found: Floats = softmax(drawn, axis=0).mean(axis=1)
+def _moved_back(known: Floats, centre: Floats, variance: Floats) -> Floats:
+    """What leaves mean chances as they are known, by class, where scores are added to them.
+
+    These are taken as normal, independent of one another and of what is known of rows.
+    """
+    places = np.linspace(0, known.shape[1] - 1, 4096).astype(np.intp)
+    draws = np.random.default_rng(0).normal(size=(len(known), len(places)))
+    before = known[:, places]
+    after = before + centre[:, None] + np.sqrt(variance)[:, None] * draws
+    mean = [np.maximum(softmax(each, axis=0).mean(axis=1), 1e-12) for each in (before, after)]
+    found: Floats = np.log(mean[0] / mean[1])
     return found
 
 
@@ -252,10 +264,12 @@ class ClassesRun(AdditiveRun):
             added = part.intercept - (base if offset is None else 0.0)
             extra = self._scores(stage, private) + added[:, None]
             variance, centre = part.variance, part.mean - (base if offset is None else 0.0)
-            if self._groups is not None and offset is None:
-                # Steps were of weighed rows; base rates are those of rows as they are.
-                move = base - np.log(_mean_chances(base + centre, variance))
-                added, extra, centre = added + move, extra + move[:, None], centre + move
+            move = _moved_back(base[:, None] if everyone is None else everyone, centre, variance)
+            if self._groups is None:  # Steps of weighed rows say nothing of the rates of rows.
+                doubt = np.hypot(self._base_doubt / np.exp(base), NOT_NORMAL * (move + centre))
+                noise = np.square(part.intercept_noise)
+                move = move * noise / (noise + doubt**2)
+            added, extra, centre = added + move, extra + move[:, None], centre + move
         alone: PublicAlone | None = None
         if self._label_private and offset is not None and everyone is not None:
             if self._groups is not None:

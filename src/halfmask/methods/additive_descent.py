@@ -214,7 +214,7 @@ class PrivatePart:
     theta: list[Floats]
     intercept: Any  # a number, or one per class
     doubt: Sequence[Floats] = ()  # by column and level: how far off effects may be
-    intercept_noise: float = 0.0  # the standard deviation of the noise in the intercept
+    intercept_noise: Any = 0.0  # the standard deviation of the noise in the intercept
 
     @property
     def spread(self) -> float:
@@ -273,7 +273,7 @@ class Descent:
         self._effects = [np.zeros(len(f.share)) for f in features]
         self._rate = self._known_rate()
         self._doubt: list[Floats] = []
-        self._intercept_noise = 0.0
+        self._intercept_noise: Any = 0.0
 
     def run(self) -> PrivatePart:
         """Guarantee: docs/proofs/additive.md."""
@@ -491,7 +491,8 @@ class Descent:
             ]
             start += levelled(known, 0.0, variance)
             start -= levelled(known, 0.0, variance + float(np.mean(apart)))
-            self._intercept_noise = total / (_CONSTANT * float(bend))
+        if not self._number:
+            self._intercept_noise = total / (_CONSTANT * bend)
         if all(curvature.ndim == 2 for curvature in curvatures):
             each = zip(features, curvatures, noises, scales, strict=True)
             self._doubt = [doubts(f, c, n, max(s, _TYPICAL)) for f, c, n, s in each]
