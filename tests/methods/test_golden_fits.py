@@ -3,7 +3,8 @@
 For gd, sgd, dp-sgd and one-shot those are of the time when every table was still made into blocks
 of float64 before a fit: three projections of the coefficients and the sum of the intercepts. For
 the others they are three projections of the predictions, for vertical methods the losses.
-`python tests/methods/test_golden_fits.py` prints what the fits give now.
+`python tests/methods/test_golden_fits.py` prints what the fits give now; those of `additive` need
+the two settings of the processor that `tests/conftest.py` makes.
 """
 
 from __future__ import annotations
