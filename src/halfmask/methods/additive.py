@@ -80,7 +80,7 @@ _SKEW, _SKEW_OF_NUMBERS = 0.3, 0.05
 # By how much a released base rate, or a free model, may typically be off.
 _SHIFT = 0.15
 # By which part of it an intercept that makes chances of a normal score right may be off.
-NOT_NORMAL = 0.3
+_NOT_NORMAL = 0.3
 # By how much of a spread errors that are cut may typically move the mean of a number.
 _OFF_BY_CUT = 0.1
 # A window that holds a smaller part of the rows than this was found by chance.
@@ -922,7 +922,7 @@ class AdditiveRun:
         `mean` is that of the private score. A score that is not normal needs another intercept.
         """
         level = levelled(score_nodes(offset), mean, part.spread**2)
-        doubt = math.hypot(self._base_doubt, NOT_NORMAL * level)
+        doubt = math.hypot(self._base_doubt, _NOT_NORMAL * level)
         return level * (1 - kept_of(doubt, part.intercept_noise))
 
     # --- pairs of columns

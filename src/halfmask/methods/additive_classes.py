@@ -18,13 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import log_expit, log_softmax, softmax
 
 from halfmask.data.products import BLOCK, CodeSums
-from halfmask.methods.additive import (
-    NOT_NORMAL,
-    AdditiveFit,
-    AdditiveRun,
-    believed_slope,
-    kept_of,
-)
+from halfmask.methods.additive import AdditiveFit, AdditiveRun, believed_slope, kept_of
 from halfmask.methods.additive_descent import Descent, Moves, PrivatePart
 from halfmask.methods.covered import PublicAlone, covered_many
 from halfmask.methods.public_sums import fit_public_class_sums
@@ -266,9 +260,8 @@ class ClassesRun(AdditiveRun):
             variance, centre = part.variance, part.mean - (base if offset is None else 0.0)
             move = _moved_back(base[:, None] if everyone is None else everyone, centre, variance)
             if self._groups is None:  # Steps of weighed rows say nothing of the rates of rows.
-                doubt = np.hypot(self._base_doubt / np.exp(base), NOT_NORMAL * (move + centre))
-                noise = np.square(part.intercept_noise)
-                move = move * noise / (noise + doubt**2)
+                noise, doubt = part.intercept_noise, self._base_doubt / np.exp(base)
+                move = move * noise**2 / (noise**2 + doubt**2)
             added, extra, centre = added + move, extra + move[:, None], centre + move
         alone: PublicAlone | None = None
         if self._label_private and offset is not None and everyone is not None:
