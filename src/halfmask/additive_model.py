@@ -177,7 +177,10 @@ def _parted(arrays: Mapping[str, NDArray[Any]], classes: int) -> dict[int, dict[
 
 
 def _arrays(fit: AdditiveFit) -> dict[str, NDArray[Any]]:
-    """Tables one behind the other; a free model's behind `free.`, those of pairs behind `pair.`."""
+    """Tables one behind the other; a free model's behind `free.`, those of pairs behind `pair.`.
+
+    Pairs of the offset are behind `offset_pair.`
+    """
     numbers = [fit.intercept, fit.offset_start, fit.offset_scale, float(fit.log_chance)]
     stored: dict[str, NDArray[Any]] = {
         "weights": np.concatenate(fit.weights),
@@ -189,13 +192,14 @@ def _arrays(fit: AdditiveFit) -> dict[str, NDArray[Any]]:
     }
     if fit.offset_weights is not None:
         stored["offset_weights"] = np.concatenate(fit.offset_weights)
-    for place, pair in enumerate(fit.pairs):
-        stored |= {
-            f"pair.{place}.columns": np.array([pair.first, pair.second], dtype=np.int64),
-            f"pair.{place}.first": pair.first_groups.astype(np.int64),
-            f"pair.{place}.second": pair.second_groups.astype(np.int64),
-            f"pair.{place}.weights": pair.weights,
-        }
+    for kind, pairs in (("pair", fit.pairs), ("offset_pair", fit.offset_pairs)):
+        for place, pair in enumerate(pairs):
+            stored |= {
+                f"{kind}.{place}.columns": np.array([pair.first, pair.second], dtype=np.int64),
+                f"{kind}.{place}.first": pair.first_groups.astype(np.int64),
+                f"{kind}.{place}.second": pair.second_groups.astype(np.int64),
+                f"{kind}.{place}.weights": pair.weights,
+            }
     if isinstance(fit.free, FreeModel):
         stored |= {f"free.{name}": array for name, array in fit.free.to_arrays().items()}
     return stored
@@ -225,16 +229,17 @@ def _fit(arrays: Mapping[str, NDArray[Any]], details: Mapping[str, Any]) -> Addi
         log_chance=bool(log_chance and log_chance[0]),
         bend=bend,
         bend_edges=edges,
-        pairs=_pairs(arrays),
+        offset_pairs=_pairs(arrays, "offset_pair"),
+        pairs=_pairs(arrays, "pair"),
         details=details,
     )
 
 
-def _pairs(arrays: Mapping[str, NDArray[Any]]) -> tuple[PairWeights, ...]:
+def _pairs(arrays: Mapping[str, NDArray[Any]], kind: str) -> tuple[PairWeights, ...]:
     """The pairs among `_arrays`, checked: a look-up must not go beyond its table."""
     levels = arrays["levels"]
     found: list[PairWeights] = []
-    while (name := f"pair.{len(found)}") + ".columns" in arrays:
+    while (name := f"{kind}.{len(found)}") + ".columns" in arrays:
         first, second = (int(place) for place in arrays[f"{name}.columns"])
         groups = [arrays[f"{name}.{part}"].astype(np.intp) for part in ("first", "second")]
         weights = arrays[f"{name}.weights"]

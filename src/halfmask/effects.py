@@ -30,6 +30,7 @@ from halfmask.types import Floats
 
 if TYPE_CHECKING:
     from halfmask.methods.additive import AdditiveFit
+    from halfmask.methods.additive_pairs import PairWeights
     from halfmask.model import Model
 
 
@@ -447,12 +448,12 @@ class _View:
         rows = self._asked_rows.coded
         known = None if fit.free is not None else fit.offset(rows)
         for place, weights in enumerate(fit.weights):
-            own = weights + self._by_pairs(fit, place)
+            own = weights + self._by_pairs(fit.pairs, place)
             offsets = None
             if fit.free is not None and place in fit.free_columns:
                 offsets = self._free_offsets(fit, fit.free_columns.index(place))
             elif known is not None and fit.offset_weights is not None:
-                added = fit.offset_weights[place]
+                added = fit.offset_weights[place] + self._by_pairs(fit.offset_pairs, place)
                 offsets = known - added[rows[place].codes] + added[:, None]
             if offsets is not None:
                 own = own + fit.offset_scale * offsets.mean(axis=1)
@@ -483,10 +484,10 @@ class _View:
     def _asked_rows(self) -> CodedFeatures:
         return self.imagined.kept(np.arange(min(_ASKED, self.rows)))
 
-    def _by_pairs(self, fit: AdditiveFit, place: int) -> Any:
+    def _by_pairs(self, pairs: Sequence[PairWeights], place: int) -> Any:
         """What the column's levels add by pairs, averaged over the other column's levels."""
         found: Any = 0.0
-        for pair in fit.pairs:
+        for pair in pairs:
             table = pair.by_level()
             if pair.first == place:
                 found = found + table @ self._weights(pair.second, table.shape[1])
@@ -496,8 +497,8 @@ class _View:
 
     def together(self, table: Table) -> dict[str, float]:
         """What pairs of levels add to the only row of `table`, beyond their averages by column."""
-        found = {}
-        for pair in _outputs(self.fit)[0].pairs if self.additive else ():
+        found: dict[str, float] = {}
+        for pair in _outputs(self.fit)[0].all_pairs if self.additive else ():
             places = (pair.first, pair.second)
             levels = [int(table.coded[place].codes[0]) for place in places]
             weights = pair.by_level()
@@ -508,7 +509,8 @@ class _View:
             mean = first @ alone[0]
             value = weights[levels[0], levels[1]] + mean - alone[0][levels[0]] - alone[1][levels[1]]
             names = [self.encoder.schema.columns[place].name for place in reversed(places)]
-            found[" and ".join(names)] = float(value)
+            both = " and ".join(names)
+            found[both] = found.get(both, 0.0) + float(value)
         return found
 
     def _asked(self, model: Model, place: int) -> Floats:

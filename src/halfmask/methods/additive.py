@@ -94,8 +94,9 @@ _CLEAR_TAIL, _CLEAR_PART = 2.5, 3.0
 _PAIRS_FROM, _MOST_PAIRS = 6000.0, 2000
 _FINDING, _PAIRS = 0.06, 0.14
 # Releases of public sums, and the μ²·rows per public column from which one is enough: noise is then
-# a tenth of what sampling leaves in some ten directions a column.
-LOOKS, _QUIET = 3, 500
+# a tenth of what sampling leaves in some ten directions a column. From so much μ·rows on there is
+# one more, and the second half of them may have products of columns.
+LOOKS, _QUIET, _PRODUCTS_FROM = 3, 500, 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +125,7 @@ class AdditivePlan:
     covered: float = 0.0
     steps: int = STEPS
     looks: int = 1
+    pair_looks: int = 0
 
     @classmethod
     def of(
@@ -164,13 +166,17 @@ class AdditivePlan:
         if heard and not several:
             pairs, pair_descent = _FINDING * rest, _PAIRS * rest
             rest = rest - pairs - pair_descent
+        quiet = mu**2 * rows >= _QUIET * public_columns
+        products = public_columns > 1 and not several and mu * rows >= _PRODUCTS_FROM
+        looks = (1 if quiet else LOOKS) + products
         public = 0.0
         if label_private and public_columns:
             share = public_columns / (public_columns + private_columns)
             public = rest * (min(max(share, 0.15), 0.6) if private_columns else 1.0)
         rest = rest - public if private_columns else 0.0
         return cls(
-            looks=LOOKS if mu**2 * rows < _QUIET * public_columns else 1,
+            looks=looks,
+            pair_looks=looks // 2 if products else 0,
             base=base,
             spread=spread,
             public=public,
@@ -193,7 +199,8 @@ class AdditivePlan:
         whats = {
             "spread": "a histogram of the label",
             "base": label,
-            "public": "sums of public features by label",
+            "public": "sums of public features by label"
+            + (", in the end of their products too" if self.pair_looks else ""),
             "counts": f"counts of the levels of {columns}",
             "worth": "a gradient by all private columns",
             "descent": "noisy gradients by all private columns",
@@ -271,8 +278,8 @@ def _notes(table: Table, public_model: Any, given: Floats | None) -> Iterator[st
 class AdditiveFit:
     """score = intercept + offset_scale · offset + Σ weights[column][level] + bend(offset) + pairs.
 
-    The offset is a free model's score, or offset_start + Σ offset_weights[column][level]; `pairs`
-    are looked up by two levels.
+    The offset is a free model's score, or offset_start + Σ offset_weights[column][level] +
+    offset_pairs; pairs are looked up by two levels.
     """
 
     weights: tuple[Floats, ...]
@@ -285,6 +292,7 @@ class AdditiveFit:
     log_chance: bool = False  # the offset is the log of the free model's chance, not its score
     bend_edges: Floats = field(default_factory=lambda: np.zeros(0))
     bend: Floats = field(default_factory=lambda: np.zeros(0))
+    offset_pairs: tuple[PairWeights, ...] = ()
     pairs: tuple[PairWeights, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -301,13 +309,21 @@ class AdditiveFit:
                 found = found + self.bend[np.searchsorted(self.bend_edges, offset, side="right")]
         return found
 
+    @property
+    def all_pairs(self) -> tuple[PairWeights, ...]:
+        """All pairs of columns, as they count in the score (but for the bend of the offset)."""
+        return (*self.pairs, *(pair.scaled(self.offset_scale) for pair in self.offset_pairs))
+
     def offset(self, columns: Sequence[CodedColumn]) -> Floats | None:
         """What public columns alone tell of each row; None where they have no part of their own."""
         if self.free is not None:
             scores = self.free.scores(_stacked(columns, self.free_columns))
             return np.asarray(log_expit(scores)) if self.log_chance else scores
         if self.offset_weights is not None:
-            return CodeSums(columns).scores(self.offset_weights) + self.offset_start
+            found = CodeSums(columns).scores(self.offset_weights) + self.offset_start
+            for pair in self.offset_pairs:
+                found += pair.scores(columns)
+            return found
         return None
 
 
@@ -504,14 +520,12 @@ class AdditiveRun:
             return self._fit(base, intercept=base)
         offset = np.full(len(self._target), base)
         offset_weights: list[Floats] | None = None
-        offset_start = base
+        offset_start, offset_pairs = base, list[PairWeights]()
         if self._public:
-            placed, start = self._from_public(base, unit)
-            offset_weights = [np.zeros(column.levels) for column in self._columns]
-            for place, weight in zip(self._public, placed, strict=True):
-                offset_weights[place] = weight
-            offset_start = start
-            offset = CodeSums(self._columns).scores(offset_weights) + start
+            offset_weights, offset_start, offset_pairs = self._from_public(base, unit)
+            offset = CodeSums(self._columns).scores(offset_weights) + offset_start
+            for pair in offset_pairs:
+                offset += pair.scores(self._columns)
         # What public columns tell is public: its spread and quantiles are those of all machines.
         known = self._shards.gather(offset) if self._public else None
         # Later releases tell of the base rate too: scores are held against what all of them say.
@@ -569,6 +583,7 @@ class AdditiveRun:
             bend_edges=bend_edges,
             bend=slope * bend,
             pairs=[pair.scaled(slope * unit) for pair in paired.pairs],
+            offset_pairs=offset_pairs,
         )
 
     def _beside_free_model(self) -> AdditiveFit:
@@ -694,6 +709,7 @@ class AdditiveRun:
         free: FreeModel | PublicModel | None = None,
         free_columns: tuple[int, ...] = (),
         pairs: Sequence[PairWeights] = (),
+        offset_pairs: Sequence[PairWeights] = (),
     ) -> AdditiveFit:
         """Everything in the label's own units."""
         half = self._half
@@ -711,6 +727,7 @@ class AdditiveRun:
             bend_edges=np.zeros(0) if bend_edges is None or bend is None else bend_edges,
             bend=np.zeros(0) if bend is None else half * bend,
             pairs=tuple(pair.scaled(half) for pair in pairs),
+            offset_pairs=tuple(offset_pairs),
             details=self.details,
             notes=self._notes,
         )
@@ -810,11 +827,13 @@ class AdditiveRun:
 
     # --- public columns under a private label
 
-    def _from_public(self, base: float, unit: float) -> tuple[list[Floats], float]:
-        """Weights of public levels and a start, from releases of sums by label."""
+    def _from_public(
+        self, base: float, unit: float
+    ) -> tuple[list[Floats], float, list[PairWeights]]:
+        """Weights of public levels, a start, and pairs, from releases of sums by label."""
         assert self._public_stage is not None
         target = (self._target - base) / unit if self._number else self._target
-        placed, start, noise = fit_public_sums(
+        found = fit_public_sums(
             [self._columns[place] for place in self._public],
             target,
             labelled=self._labelled,
@@ -825,9 +844,17 @@ class AdditiveRun:
             number=self._number,
             shards=self._shards,
             start_doubt=self._base_doubt / unit,
+            pair_looks=self.plan.pair_looks,
         )
-        self._noise |= {p: unit * each for p, each in zip(self._public, noise, strict=True)}
-        return [unit * weight for weight in placed], base + unit * start if self._number else start
+        noises = zip(self._public, found.noise, strict=True)
+        self._noise |= {place: unit * each for place, each in noises}
+        weights = [np.zeros(column.levels) for column in self._columns]
+        for place, weight in zip(self._public, found.weights, strict=True):
+            weights[place] = unit * weight
+        pairs = [pair.scaled(unit).among(self._public) for pair in found.pairs]
+        if pairs:
+            self.details["public_pairs"] = self._names(pairs)
+        return weights, base + unit * found.start if self._number else found.start, pairs
 
     # --- private columns
 
@@ -952,11 +979,11 @@ class AdditiveRun:
             finding=self._pairs_stage,
             descent=self._pair_descent_stage,
         ).run()
-        self.details["pairs"] = [
-            [self._columns[pair.first].name, self._columns[pair.second].name]
-            for pair in found.pairs
-        ]
+        self.details["pairs"] = self._names(found.pairs)
         return found
+
+    def _names(self, pairs: Sequence[PairWeights]) -> list[list[str]]:
+        return [[self._columns[p].name for p in (pair.first, pair.second)] for pair in pairs]
 
     # --- comparison and covered scores
 

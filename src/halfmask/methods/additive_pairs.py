@@ -63,6 +63,18 @@ class PairWeights:
     second_groups: NDArray[np.intp]
     weights: Floats
 
+    @classmethod
+    def of(cls, pair: Pair, grouped: Sequence[Grouped], table: Floats) -> PairWeights:
+        """From one number for each pair of groups, in a row."""
+        one, two = (grouped[place] for place in pair)
+        return cls(
+            first=pair[0],
+            second=pair[1],
+            first_groups=one.groups,
+            second_groups=two.groups,
+            weights=table.reshape(len(one.share), len(two.share)),
+        )
+
     def scores(self, columns: Sequence[CodedColumn]) -> Floats:
         """What each row gets."""
         found = np.zeros(columns[self.first].rows)
@@ -75,6 +87,10 @@ class PairWeights:
     def scaled(self, factor: float) -> PairWeights:
         """The same with all weights multiplied."""
         return replace(self, weights=factor * self.weights)
+
+    def among(self, places: Sequence[int]) -> PairWeights:
+        """The same where the columns it names are those at `places`, in order, of others."""
+        return replace(self, first=places[self.first], second=places[self.second])
 
     def by_level(self) -> Floats:
         """Levels of the first column x levels of the second."""
@@ -98,7 +114,7 @@ class PairsPart:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Grouped:
+class Grouped:
     """Few groups of a column's levels, each with a vector in the unit ball, centred over rows."""
 
     groups: NDArray[np.intp]
@@ -107,8 +123,8 @@ class _Grouped:
     size: Floats
 
     @classmethod
-    def of(cls, feature: LevelFeatures) -> _Grouped:
-        """From the column's features, which follow from released or public counts."""
+    def of(cls, feature: LevelFeatures, directions: int = _DIRECTIONS) -> Grouped:
+        """At most so many directions of a column's features, which follow from counts."""
         merged = _merged(feature)
         share = np.asarray(np.bincount(merged, feature.share), dtype=np.float64)
         totals = np.maximum(share, 1e-300)[:, None]
@@ -118,7 +134,7 @@ class _Grouped:
         vectors = np.where(share[:, None] > 0, vectors, feature.mean)
         vectors = vectors - share @ vectors
         values, axes = np.linalg.eigh((vectors.T * share) @ vectors)
-        kept = np.argsort(-values)[:_DIRECTIONS]
+        kept = np.argsort(-values)[:directions]
         kept = kept[values[kept] > max(_SMALLEST * float(values.max(initial=0.0)), 1e-9)]
         vectors = vectors @ axes[:, kept]
         lengths = np.sqrt(np.sum(vectors**2, axis=1))
@@ -146,7 +162,7 @@ def _merged(feature: LevelFeatures) -> NDArray[np.intp]:
     return np.append(places, places.max() + 1)
 
 
-def _pair_features(one: _Grouped, two: _Grouped, share: Floats) -> LevelFeatures:
+def _pair_features(one: Grouped, two: Grouped, share: Floats) -> LevelFeatures:
     """A vector for each pair of groups: the products of their vectors' numbers."""
     vectors = np.einsum("ai,bj->abij", one.vectors, two.vectors)
     cells = len(one.share) * len(two.share)
@@ -159,11 +175,36 @@ def _pair_features(one: _Grouped, two: _Grouped, share: Floats) -> LevelFeatures
     )
 
 
+def coded_pair(
+    columns: Sequence[CodedColumn], grouped: Sequence[Grouped], pair: Pair, *, private: bool
+) -> CodedColumn:
+    """The groups of two columns as one column."""
+    (one, first), (two, second) = ((grouped[place], columns[place]) for place in pair)
+    levels = len(one.share) * len(two.share)
+    codes = np.empty(first.rows, dtype=np.min_scalar_type(levels))
+    for start in range(0, first.rows, BLOCK):
+        at = slice(start, start + BLOCK)
+        codes[at] = first.mapped(one.groups, at) * len(two.share)
+        codes[at] += second.mapped(two.groups, at).astype(codes.dtype)
+    name = f"{first.name} and {second.name}"
+    return CodedColumn(name=name, private=private, codes=codes, levels=levels, values=None)
+
+
+def paired_column(
+    columns: Sequence[CodedColumn], grouped: Sequence[Grouped], pair: Pair
+) -> tuple[CodedColumn, LevelFeatures]:
+    """Two public columns as one, and a vector for each pair of their groups."""
+    one, two = (grouped[place] for place in pair)
+    share = np.outer(one.share, two.share).ravel()
+    column = coded_pair(columns, grouped, pair, private=False)
+    return column, _pair_features(one, two, share)
+
+
 class _CandidateSums(CodeSums):
     """Sums by pairs of groups, at scores that no pair has changed yet."""
 
     def __init__(
-        self, columns: Sequence[CodedColumn], grouped: Sequence[_Grouped], pairs: Sequence[Pair]
+        self, columns: Sequence[CodedColumn], grouped: Sequence[Grouped], pairs: Sequence[Pair]
     ) -> None:
         super().__init__(columns, packed=False)
         self._grouped, self._candidates = grouped, pairs
@@ -226,26 +267,17 @@ class PairSearch:
         chosen = self._chosen()
         if not chosen:
             return PairsPart(pairs=(), intercept=0.0, spread=0.0)
-        sums = CodeSums([self._coded(pair) for pair in chosen])
+        coded = [coded_pair(self.columns, self._grouped, pair, private=True) for pair in chosen]
+        sums = CodeSums(coded)
         features = self._counted(chosen, sums)
         part: PrivatePart = self._start(Descent, sums, features).run()
-        found = []
-        for (i, j), table in zip(chosen, part.by_level(), strict=True):
-            one, two = self._grouped[i], self._grouped[j]
-            found.append(
-                PairWeights(
-                    first=i,
-                    second=j,
-                    first_groups=one.groups,
-                    second_groups=two.groups,
-                    weights=table.reshape(len(one.share), len(two.share)),
-                )
-            )
+        tables = zip(chosen, part.by_level(), strict=True)
+        found = [PairWeights.of(pair, self._grouped, table) for pair, table in tables]
         return PairsPart(pairs=tuple(found), intercept=float(part.intercept), spread=part.spread)
 
     @cached_property
-    def _grouped(self) -> list[_Grouped]:
-        return [_Grouped.of(feature) for feature in self.features]
+    def _grouped(self) -> list[Grouped]:
+        return [Grouped.of(feature) for feature in self.features]
 
     def _start(
         self, kind: type[Descent], sums: CodeSums, features: Sequence[LevelFeatures]
@@ -291,23 +323,6 @@ class PairSearch:
         clear = _CLEAR + math.log(len(pairs))
         order = np.argsort(-likelier, kind="stable")[:_MOST]
         return [pairs[place] for place in order if likelier[place] > clear]
-
-    def _coded(self, pair: Pair) -> CodedColumn:
-        """The pair's groups as one column."""
-        (one, first), (two, second) = ((self._grouped[p], self.columns[p]) for p in pair)
-        levels = len(one.share) * len(two.share)
-        codes = np.empty(first.rows, dtype=np.min_scalar_type(levels))
-        for start in range(0, first.rows, BLOCK):
-            at = slice(start, start + BLOCK)
-            codes[at] = first.mapped(one.groups, at) * len(two.share)
-            codes[at] += second.mapped(two.groups, at).astype(codes.dtype)
-        return CodedColumn(
-            name=f"{first.name} and {second.name}",
-            private=True,
-            codes=codes,
-            levels=levels,
-            values=None,
-        )
 
     def _counted(self, chosen: Sequence[Pair], sums: CodeSums) -> list[LevelFeatures]:
         """Features of the chosen pairs, with their rows as a release counts them."""

@@ -2,7 +2,8 @@
 
 Features are public, so every curvature is free; only Σ feature · label is private. Sums are
 released a few times, in directions and with noise by direction that follow from the features'
-Gram matrix and from what earlier looks left in doubt. Guarantee: docs/proofs/additive.md.
+Gram matrix and from what earlier looks left in doubt. Where columns tell clearly more than noise,
+the last looks also have products of the columns that tell most. Guarantee: docs/proofs/additive.md.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from scipy.special import expit, softmax
 from halfmask.data.products import CodeSums
 from halfmask.mechanisms.shards import ALONE, Shards, rows_in_all, total_of
 from halfmask.methods.additive_descent import Stage, allocated
+from halfmask.methods.additive_pairs import Grouped, Pair, PairWeights, paired_column
 from halfmask.methods.smooth_codes import LevelFeatures, level_features, noise_by_level
 from halfmask.table import CodedColumn
 from halfmask.types import Floats
@@ -52,6 +54,22 @@ _POOLED, _TYPICAL, _BY_TYPICAL = 5.0, 0.5, 2.0
 _ALONE, _LEAST_ALONE, _MOST_ALONE = 0.01, 0.02, 0.1
 # The smallest part of a number's variance that earlier looks may be thought to leave.
 _LEAST_LEFT = 0.1
+# Products are looked for where the part of the label's variance that columns tell, times the rows
+# over the noise that one row's label can have in all looks together, is at least this.
+_CLEAR = 180.0
+# At most so many products, each of so many directions of its two columns; and how far all of them
+# may typically vary scores, in parts of the variance that columns make.
+_MOST_PAIRS, _DIRECTIONS, _PAIRED = 10, 3, 0.05
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PublicFit:
+    """By column what its levels add and how noisy that is; a start; and what products add."""
+
+    weights: list[Floats]
+    noise: list[Floats]
+    start: float
+    pairs: list[PairWeights]
 
 
 def fit_public_sums(
@@ -66,10 +84,12 @@ def fit_public_sums(
     number: bool,
     shards: Shards = ALONE,
     start_doubt: float = 0.0,
-) -> tuple[list[Floats], float, list[Floats]]:
-    """Weights of the levels of each column, a start, and the weights' noise, in label's scores.
+    pair_looks: int = 0,
+) -> PublicFit:
+    """What public columns tell, in the label's scores.
 
-    `start` comes from a release whose noise is `start_doubt`; 0 where that is not known.
+    `start` comes from a release whose noise is `start_doubt`; 0 where that is not known. In the
+    last `pair_looks` of the releases products of columns may take part.
 
     The released sums are those of weight · feature · (label − middle of its range): a label moves
     them by at most weight · ‖feature‖ · range. A missing label counts as the middle. A number comes
@@ -85,6 +105,9 @@ def fit_public_sums(
     values = (labelled * (target - middle))[None]
     for look in range(1, stage.count + 1):
         rounds = _ROUNDS if look == stage.count else _FIRST_ROUNDS
+        if look == stage.count - pair_looks + 1:
+            strength = total_of(weights, shards) * math.sqrt(stage.count) * wide / space.loud
+            space = solver.widened(_CLEAR / (strength * bend))
         known, left = None, 1.0
         if number:
             # What earlier looks predict is taken off before a number is cut, and the cut is nearer.
@@ -94,9 +117,13 @@ def fit_public_sums(
             values = (labelled * cut)[None]
         own = (left * moves[0], left * moves[1])
         solver.listen(stage, values, np.array([middle]), own, rounds, known)
-    solved = solver.theta[0]
-    uncertain = space.noise_by_level(solver.noise())
-    return space.by_level(solved), float(solved[-1]), uncertain
+    solved, own_columns = solver.theta[0], slice(0, len(columns))
+    return PublicFit(
+        weights=space.by_level(solved)[own_columns],
+        noise=space.noise_by_level(solver.noise())[own_columns],
+        start=float(solved[-1]),
+        pairs=space.pair_weights(solved),
+    )
 
 
 def fit_public_class_sums(
@@ -147,7 +174,8 @@ class _Space:
     """Features of public columns, their sums, and the choice of directions.
 
     `bend`: how fast a mean label changes with its score; `loud`: the noise of one look at rows of
-    norm 1; `scale`: of the features, 1, and of the constant that stands beside them.
+    norm 1; `scale`: of the features, 1, and of the constant that stands beside them. The products
+    `pairs` of columns are columns of their own behind the others, by their groups of levels.
     """
 
     columns: Sequence[CodedColumn]
@@ -160,6 +188,8 @@ class _Space:
     values: Floats
     axes: Floats
     scale: Floats
+    pairs: Sequence[Pair] = ()
+    grouped: Sequence[Grouped] = ()
 
     @classmethod
     def of(
@@ -196,7 +226,11 @@ class _Space:
             axes=np.zeros((0, 0)),
             scale=np.zeros(0),
         )
-        gram = bare.gram(weights) / rows
+        return bare._with_axes()
+
+    def _with_axes(self) -> _Space:
+        rows = total_of(self.weights, self.shards)
+        gram = self.gram(self.weights) / rows
         scale = np.ones(len(gram))
         scale[-1] = max(_CONSTANT * math.sqrt(float(np.trace(gram)) - gram[-1, -1]), 1e-3)
         gram *= np.outer(scale, scale)
@@ -205,7 +239,54 @@ class _Space:
         else:
             values, axes = np.diag(gram).copy(), np.zeros((0, 0))
         values = np.maximum(values, 1e-6 * values.max())
-        return replace(bare, values=values, axes=axes, scale=scale)
+        return replace(self, values=values, axes=axes, scale=scale)
+
+    @property
+    def alone(self) -> int:
+        """How many columns are no products."""
+        return len(self.columns) - len(self.pairs)
+
+    def with_pairs(self, told: Floats) -> _Space:
+        """With products of the columns that vary scores most: by `told`, the variances they make.
+
+        The same space where there are none, or no room for them.
+        """
+        grouped = [Grouped.of(feature, _DIRECTIONS) for feature in self.features]
+        widths = [each.vectors.shape[1] for each in grouped]
+        able = [(i, j) for i in range(len(told)) for j in range(i) if told[i] * told[j] > 0]
+        able.sort(key=lambda pair: -told[pair[0]] * told[pair[1]])
+        room = _TURNED - 1 - sum(feature.vectors.shape[1] for feature in self.features)
+        pairs: list[Pair] = []
+        for i, j in able:
+            if len(pairs) < _MOST_PAIRS and 0 < widths[i] * widths[j] <= room:
+                pairs.append((i, j))
+                room -= widths[i] * widths[j]
+        if not pairs or not self.axes.size:
+            return self
+        made = [paired_column(self.columns, grouped, pair) for pair in pairs]
+        counts = CodeSums([column for column, _ in made]).sums(self.weights)
+        products = [
+            replace(feature, share=self.shards.sum(own) / total_of(self.weights, self.shards))
+            for (_, feature), own in zip(made, counts, strict=True)
+        ]
+        columns = [*self.columns, *(column for column, _ in made)]
+        wider = replace(
+            self,
+            columns=columns,
+            features=[*self.features, *(each.whitened(_WHITEN) for each in products)],
+            sums=CodeSums(columns),
+            pairs=pairs,
+            grouped=grouped,
+        )
+        return wider._with_axes()
+
+    def pair_weights(self, theta: Floats) -> list[PairWeights]:
+        """What the products add to a score."""
+        tables = self.by_level(theta)[self.alone :]
+        return [
+            PairWeights.of(pair, self.grouped, table)
+            for pair, table in zip(self.pairs, tables, strict=True)
+        ]
 
     def look(self, doubt: Floats | None) -> _Look:
         """Directions for coefficients whose covariance is `doubt`; None: nothing is known of them.
@@ -214,7 +295,7 @@ class _Space:
         known of them is uncorrelated, norm goes where it lessens the expected loss most.
         """
         rows, roots = total_of(self.weights, self.shards), np.sqrt(self.values)
-        unknown = _EFFECT / math.sqrt(len(self.columns)) * roots
+        unknown = _EFFECT / math.sqrt(self.alone) * roots
         turned, root, unroot = self.axes, roots[:, None], 1 / roots[:, None]
         if self.axes.size:
             root, unroot = (self.axes * roots) @ self.axes.T, (self.axes / roots) @ self.axes.T
@@ -325,13 +406,14 @@ class _Solver:
         doubt = start_doubt * (1.0 if number else self._mean * (1 - self._mean))
         self._surely = 1 / doubt**2 if doubt > 0 else 0.0
         self._looks: list[_Look] = []
+        # Which coefficients each look has sums of; how far products typically vary scores.
+        self._places: list[NDArray[np.intp]] = []
+        self._of_pairs: Floats = np.zeros(0)
+        self._scales, self._power = np.zeros(0), _SMOOTHER[0]
         self._seen = 0
         self._known: Floats = np.zeros((len(start), 0))
         self._noise: Floats = np.zeros((0, 0))
-        widths = [f.vectors.shape[1] for f in space.features]
-        self._column = np.repeat(np.arange(len(widths)), widths)
-        self._members = np.array(widths, dtype=np.float64)
-        self._size = np.concatenate([np.ones(0), *(f.size for f in space.features)])
+        self._enter(space)
         self._several = len(start) > 1
         self.theta: Floats = np.zeros((len(start), len(self._column) + 1))
         self.theta[:, -1] = start
@@ -339,6 +421,34 @@ class _Solver:
         self._sampling: Floats = np.zeros((0, 0))
         self._weighed: Floats = np.zeros((0, 0))
         self._precisions: list[Floats] = []
+
+    def _enter(self, space: _Space) -> None:
+        """Coefficients are from now on those of this space."""
+        self._space = space
+        widths = [f.vectors.shape[1] for f in space.features]
+        self._column = np.repeat(np.arange(len(widths)), widths)
+        self._members = np.array(widths, dtype=np.float64)
+        self._size = np.concatenate([np.ones(0), *(f.size for f in space.features)])
+
+    def widened(self, least: float) -> _Space:
+        """Products take part from now on, if columns vary scores by a variance of `least`."""
+        space, ends = self._space, np.cumsum(self._members[:-1].astype(np.intp))
+        parts = zip(space.features, np.split(self.theta[0][:-1], ends), strict=True)
+        told = space.shards.first(np.array([part @ f.covariance @ part for f, part in parts]))
+        wider = space.with_pairs(told) if told.sum() >= least else space
+        if wider is space:
+            return space
+        before = len(self._column)
+        self._enter(wider)
+        last = len(self._column)
+        self.theta = np.insert(self.theta, [before] * (last - before), 0.0, axis=1)
+        self._places = [np.where(place == before, last, place) for place in self._places]
+        # Columns that tell much by themselves are likelier to tell something together.
+        both = np.array([told[i] * told[j] for i, j in wider.pairs])
+        self._of_pairs = _PAIRED * told.sum() * both / both.sum()
+        prior = np.diag(self._prior(np.append(self._scales, self._of_pairs), self._power))
+        self._precisions = [precision + prior for precision, _ in self._systems(0)]
+        return wider
 
     def _doubt(self) -> Floats | None:
         """What is not known of the coefficients yet, as a covariance (of several, their mean)."""
@@ -377,6 +487,7 @@ class _Solver:
             self._noise = self._noise * seen / self._seen
         else:
             self._looks.append(look)
+            self._places.append(np.arange(len(self._column) + 1))
             self._seen = 1
             self._known = np.hstack([self._known, known])
             self._noise = block_diag(self._noise, noise) if len(self._looks) > 1 else noise
@@ -384,8 +495,8 @@ class _Solver:
 
     def _solve(self, rounds: int) -> None:
         turns = _AGAIN if self.theta.shape[1] <= _WIDE else _AGAIN_WIDE
-        scales = np.full(len(self._members), 1.0 / max(len(self._members), 1))
-        power = _SMOOTHER[0]
+        alone, power = self._space.alone, _SMOOTHER[0]
+        scales = np.append(np.full(alone, 1.0 / max(alone, 1)), self._of_pairs)
         for turn in range(rounds):
             systems = self._systems(turn)
             if turn == 0:
@@ -400,6 +511,7 @@ class _Solver:
                 for _ in range(turns[1]):
                     scales = self._again(systems, scales, power)
             prior = np.diag(self._prior(scales, power))
+            self._scales, self._power = scales, power
             self._precisions = [precision + prior for precision, _ in systems]
             solved = [
                 np.linalg.solve(precision, right)
@@ -460,21 +572,28 @@ class _Solver:
     def _stacked(self, values: Floats) -> Floats:
         """The sums of public `values` in all looks, over the rows of all machines."""
         space = self._space
-        each = [space.shards.sum(space.summed(look.weights * values)) for look in self._looks]
+        each = [
+            space.shards.sum(space.summed(look.weights * values))[places]
+            for look, places in zip(self._looks, self._places, strict=True)
+        ]
         return np.concatenate(each)
 
     def _bent(self, bend: Floats) -> Floats:
         """How the sums of all looks change with coefficients."""
-        return np.vstack([self._space.gram(look.weights * bend) for look in self._looks])
+        pairs = zip(self._looks, self._places, strict=True)
+        return np.vstack([self._space.gram(look.weights * bend)[p] for look, p in pairs])
 
     def _sampled(self, bend: Floats) -> Floats:
         """The covariance of the errors of sampling in the sums of all looks."""
-        cells = [
-            [self._space.gram(one.weights * two.weights * bend) for two in self._looks[: place + 1]]
-            for place, one in enumerate(self._looks)
-        ]
-        both = range(len(cells))
-        return np.block([[cells[max(i, j)][min(i, j)] for j in both] for i in both])
+        known = list(zip(self._looks, self._places, strict=True))
+        cells: list[list[Floats]] = [[] for _ in known]
+        for place, (one, mine) in enumerate(known):
+            for other, (two, theirs) in enumerate(known[: place + 1]):
+                whole = self._space.gram(one.weights * two.weights * bend)
+                cells[place].append(whole[np.ix_(mine, theirs)])
+                if other < place:
+                    cells[other].append(cells[place][other].T)
+        return np.block(cells)
 
     def noise(self) -> Floats:
         """The covariance that the noise of the sums leaves in the first row of coefficients."""
@@ -502,8 +621,15 @@ class _Solver:
         many = len(systems) * self._members
         known = np.maximum(known, 1e-6 * many + 1e-12)
         energy = self._members * np.minimum(squares / known, 4 * scales + 1e-9)
-        pooled = _POOLED * energy.sum() / max(self._members.sum(), 1)
-        pooled += _BY_TYPICAL * _TYPICAL / columns
+        alone = slice(self._space.alone)
+        pooled = np.empty(columns)
+        pooled[alone] = _POOLED * energy[alone].sum() / max(self._members[alone].sum(), 1)
+        pooled[alone] += _BY_TYPICAL * _TYPICAL / max(self._space.alone, 1)
+        if self._space.pairs:
+            own = slice(self._space.alone, None)
+            part = self._of_pairs / self._of_pairs.mean()
+            pooled[own] = _POOLED * energy[own].sum() / self._members[own].sum() * part
+            pooled[own] += _BY_TYPICAL * self._of_pairs
         found: Floats = (energy + pooled) / (self._members + _POOLED + _BY_TYPICAL)
         return found
 
