@@ -130,7 +130,7 @@ def test_every_mechanism_that_charges_has_a_replay(monkeypatch: pytest.MonkeyPat
 
 
 def test_every_stage_of_the_additive_plan_has_a_game() -> None:
-    shares = set(AdditivePlan.__dataclass_fields__) - {"steps", "looks"}
+    shares = set(AdditivePlan.__dataclass_fields__) - {"steps", "looks", "pair_looks"}
     assert set(STAGES) == shares
     assert {f"additive-{name}" for name in shares} <= set(MECHANISMS)
 

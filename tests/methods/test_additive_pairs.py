@@ -141,7 +141,8 @@ def test_pairs_are_planned_only_where_noise_lets_them_be_heard(
     several = AdditivePlan.of(**facts, several=True)
     assert several.pairs == several.pair_descent == 0
     if not heard:
-        assert plan == several
+        # Several classes have no products of public columns either.
+        assert plan == replace(several, looks=plan.looks, pair_looks=plan.pair_looks)
     elif plan.steps and private:
         assert plan.descent >= 0.79 * several.descent
 

@@ -167,7 +167,8 @@ class AdditivePlan:
             pairs, pair_descent = _FINDING * rest, _PAIRS * rest
             rest = rest - pairs - pair_descent
         quiet = mu**2 * rows >= _QUIET * public_columns
-        products = public_columns > 1 and not several and mu * rows >= _PRODUCTS_FROM
+        products = label_private and public_columns > 1 and not several
+        products = products and mu * rows >= _PRODUCTS_FROM
         looks = (1 if quiet else LOOKS) + products
         public = 0.0
         if label_private and public_columns:
