@@ -34,6 +34,7 @@ from halfmask.schema import Column, Schema, Unit
 
 EPSILON = 2000.0
 ROWS = 24
+_TRIES = 8
 
 
 def pair(
@@ -341,8 +342,10 @@ MISTAKES: dict[str, Mistake] = {
 def test_a_mistake_is_found_by_a_replay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make(MISTAKES[name], monkeypatch)
     attack, neighbours = ATTACKS[MISTAKES[name].attack]
+    # Noise decides how far neighbours move a release: one draw in six does not show every mistake.
     with pytest.raises((AssertionError, ReplayError)):
-        attack(neighbours)
+        for _ in range(_TRIES):
+            attack(neighbours)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
