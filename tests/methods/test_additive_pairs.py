@@ -19,7 +19,7 @@ from tests.audit.replays import Pair, assert_within_charge, corner_pairs, neighb
 from halfmask import HalfmaskClassifier, HalfmaskRegressor
 from halfmask.audit import ReplayError
 from halfmask.effects import explain
-from halfmask.methods import additive, additive_pairs
+from halfmask.methods import additive, additive_pairs, public_sums
 from halfmask.methods.additive import AdditivePlan
 from halfmask.methods.additive_pairs import candidates, pair_count
 from halfmask.model import Model
@@ -31,10 +31,12 @@ ROLES = ("all", "half", "features", "label")
 
 @contextmanager
 def always_pairs() -> Iterator[pytest.MonkeyPatch]:
-    """Pairs are looked for on any table, and some are always chosen."""
+    """Pairs are looked for on any table, those of public columns too; some are always chosen."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(additive, "_PAIRS_FROM", 0.0)
         patch.setattr(additive_pairs, "_CLEAR", -math.inf)
+        patch.setattr(additive, "_PRODUCTS_FROM", 0.0)
+        patch.setattr(public_sums, "_CLEAR", 0.0)
         yield patch
 
 
@@ -261,6 +263,112 @@ def test_a_damaged_pair_is_refused(tmp_path: Any) -> None:
     ):
         with pytest.raises(ValueError, match="pair"):
             type(model).from_arrays({**arrays, name: value}, **common)
+
+
+# --- products of public columns under a private label
+
+PUBLIC = ("one", "two", "three", "kind")
+ASKED_ONE = {**ASKED, "epsilon": 1.0}
+
+
+def _bought(rows: int, seed: int, *, number: bool = False) -> pd.DataFrame:
+    """The label depends on two columns, and on their product."""
+    frame = _people(rows, seed, product=0.0)
+    rng = np.random.default_rng(seed + 100)
+    score = 0.8 * frame["one"] + 0.8 * frame["two"] + 1.2 * frame["one"] * frame["two"]
+    drawn = np.where(rng.random(rows) < 1 / (1 + np.exp(-score)), "yes", "no")
+    noisy = np.clip(score + rng.normal(size=rows), -6, 6)
+    return frame.assign(y=noisy if number else drawn)
+
+
+@pytest.mark.parametrize("public", [PUBLIC, ("one", "two")], ids=["label", "half"])
+def test_a_product_of_public_columns_is_learnt_under_a_private_label(
+    public: tuple[str, ...],
+) -> None:
+    train, test = _bought(8_000, 1), _bought(8_000, 2)
+    model = HalfmaskClassifier(_schema(public), **ASKED_ONE).fit(train)
+    assert model.model_.details["plan"]["pairs"] == 0
+    assert ["two", "one"] in model.model_.details["public_pairs"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(additive, "_PRODUCTS_FROM", math.inf)
+        alone = HalfmaskClassifier(_schema(public), **ASKED_ONE).fit(train)
+    assert "public_pairs" not in alone.model_.details
+    assert _auc(model, test) > _auc(alone, test) + 0.02
+
+
+def test_a_product_of_public_columns_is_learnt_for_numbers() -> None:
+    train, test = _bought(8_000, 1, number=True), _bought(8_000, 2, number=True)
+    model = HalfmaskRegressor(_schema(PUBLIC, number=True), **ASKED_ONE).fit(train)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(additive, "_PRODUCTS_FROM", math.inf)
+        alone = HalfmaskRegressor(_schema(PUBLIC, number=True), **ASKED_ONE).fit(train)
+    assert model.score(test) > alone.score(test) + 0.1
+
+
+def test_columns_that_tell_nothing_clear_have_no_products() -> None:
+    frame = _people(8_000, 1, product=0.0)
+    frame["y"] = np.random.default_rng(0).choice(["yes", "no"], len(frame))
+    model = HalfmaskClassifier(_schema(PUBLIC), **ASKED_ONE).fit(frame)
+    assert model.model_.details["plan"]["pair_looks"] == 2
+    assert "public_pairs" not in model.model_.details
+
+
+@given(
+    rows=st.floats(1, 1e9),
+    private=st.integers(0, 100),
+    public=st.integers(0, 100),
+    label_private=st.booleans(),
+    several=st.booleans(),
+    mu=st.floats(1e-3, 1e3),
+)
+def test_products_of_public_columns_cost_no_share_of_their_own(
+    rows: float, private: int, public: int, label_private: bool, several: bool, mu: float
+) -> None:
+    if not (label_private or private):
+        return
+    plan = AdditivePlan.of(
+        rows=rows,
+        private_columns=private,
+        public_columns=public,
+        label_private=label_private,
+        number=False,
+        mu=mu,
+        several=several,
+    )
+    assert plan.pair_looks in (0, plan.looks // 2)
+    if plan.pair_looks:
+        assert label_private
+        assert public > 1
+        assert not several
+        assert plan.public > 0
+    public_stage = [each for each in plan.stages(private_columns=private, number=False)]
+    assert sum(each.share for each in public_stage) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("public", [PUBLIC, ("one", "two")], ids=["label", "half"])
+def test_a_stored_model_and_an_explanation_know_the_products(
+    public: tuple[str, ...], tmp_path: Any
+) -> None:
+    train = _bought(8_000, 1)
+    model = HalfmaskClassifier(_schema(public), **ASKED_ONE).fit(train)
+    model.model_.save(tmp_path / "model")
+    again = Model.load(tmp_path / "model")
+    assert np.array_equal(again.scores(again.encode(train))[:, 0], model.decision_function(train))
+    told = [explain(again, train[row : row + 1]) for row in range(6)]
+    for each, score in zip(told, model.decision_function(train[:6]), strict=True):
+        assert "one and two" in each.added
+        assert each.average + sum(each.added.values()) == pytest.approx(score)
+    assert np.ptp([each.added["one and two"] for each in told]) > 0.1
+    arrays = dict(model.model_.arrays())
+    for name, value in (
+        ("offset_pair.0.columns", np.array([1, 9])),
+        ("offset_pair.0.second", arrays["offset_pair.0.second"] - 50),
+        ("offset_pair.0.weights", arrays["offset_pair.0.weights"] * math.nan),
+    ):
+        with pytest.raises(ValueError, match="pair"):
+            type(model.model_).from_arrays(
+                {**arrays, name: value}, details={}, classes=again.classes
+            )
 
 
 @pytest.mark.slow

@@ -65,6 +65,14 @@ FITS: dict[str, dict[str, Any]] = {
         "epsilon": 20_000.0,
         "together": True,
     },
+    # And one with which public columns are clear enough for products of them.
+    "additive, products of public columns": {
+        "method": "additive",
+        "label": "private",
+        "features": "public",
+        "classes": 2,
+        "epsilon": 300.0,
+    },
     "additive, a number": {"method": "additive", "label": "private", "classes": 0},
     "additive, a public number": {"method": "additive", "label": "public", "classes": 0},
     "dp-sgd on a network": {
@@ -166,6 +174,7 @@ def fit(name: str, ranks: Any = None, *, changed: bool = False, door: Any = None
         "notes": list(model.privacy.notes),
         "scores": model.scores(rows).tolist(),
         "pairs": model.details.get("pairs", []),
+        "products": model.details.get("public_pairs", []),
     }
 
 

@@ -51,6 +51,8 @@ def test_spread_rows_give_the_model_of_one_machine(
         assert each["released"] == alone[name]["released"]
         assert each["pairs"] == alone[name]["pairs"]
         assert bool(each["pairs"]) == ("pairs" in name)
+        assert each["products"] == alone[name]["products"]
+        assert each["products"] or "products" not in name
         assert close(each, found[0])
         if name in SAME:
             assert close(each, alone[name])
