@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from halfmask.cli import main
 from halfmask.errors import InputError
 from halfmask.vertical.queries import VerticalModel
 from halfmask.vertical.simulation import SimulationBudget
+from kills import killed_at
 
 SCHEMA = """
 [label]
@@ -295,26 +295,6 @@ def test_a_wrong_label_is_told_without_how_many_or_which_rows_have_one(files, wr
     assert "'no' or 'yes'" in told[0]
     assert "perhaps" not in told[0]
     assert not any(sign.isdigit() for sign in told[0])
-
-
-def killed_at(place, ask):
-    """How `ask` ends in a process of its own that dies where it gives file `place` its name: 9."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    code, replace, left = 1, os.replace, [place]
-
-    def killed(*names):
-        if not left[0]:
-            os._exit(9)
-        left[0] -= 1
-        replace(*names)
-
-    try:
-        os.replace = killed
-        code = ask().exit_code
-    finally:
-        os._exit(code)
 
 
 def test_the_same_command_again_makes_the_model_wherever_a_kill_left_files(files):
