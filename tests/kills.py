@@ -12,9 +12,13 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from click.testing import Result
 
 LOADED = (
     *("halfmask.cli.train", "halfmask.cli.vertical", "halfmask.training", "halfmask.data.reading"),
@@ -24,6 +28,8 @@ LOADED = (
     *("halfmask.neural.pretrain", "sklearn.discriminant_analysis", "sklearn.neighbors"),
 )
 """What a command may import: a child that is killed is then at work and not at imports."""
+NOTES = ("released", "stderr", "stdout")
+"""What a child leaves beside the folders of its command."""
 
 
 def serve() -> None:
@@ -62,9 +68,11 @@ def serve() -> None:
     Releaser.noisy, Releaser.answered = seen_noisy, seen_answered  # type: ignore[method-assign]
     print("ready", flush=True)
     for line in sys.stdin:
-        words, wait, log, err, out = json.loads(line)
+        words, wait, change, log, err, out = json.loads(line)
         child = os.fork()
         if not child:
+            if change is not None:
+                _die_before(change, os.path.dirname(log))
             _child(words, err, out)
         began = time.perf_counter()
         while True:
@@ -78,6 +86,46 @@ def serve() -> None:
         took = time.perf_counter() - began
         cost = [used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20]
         print(json.dumps([os.waitstatus_to_exitcode(status), took, *cost]), flush=True)
+
+
+def _die_before(change: int, folder: str) -> None:
+    """Kill this process before a change of a file below `folder`: the first has number 0.
+
+    Files that are opened to be written, bytes, names, folders; what a disk is told to keep. What
+    this module itself writes down there does not count.
+    """
+    own = {os.path.join(folder, name) for name in NOTES}
+    left = [change]
+
+    def seen(path: Any) -> None:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return
+        name = os.fsdecode(path)
+        if name in own or not name.startswith(folder + os.sep):
+            return
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] -= 1
+
+    def audited(event: str, told: tuple[Any, ...]) -> None:
+        if event == "open":
+            if told[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
+                seen(told[0])
+        elif event in ("os.rename", "os.link", "os.symlink"):
+            seen(told[1])
+        elif event in ("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod"):
+            seen(told[0])
+
+    def with_its_file(call: Any) -> Any:
+        def called(fd: int, *more: Any) -> Any:
+            seen(os.readlink(f"/proc/self/fd/{fd}"))
+            return call(fd, *more)
+
+        return called
+
+    sys.addaudithook(audited)
+    for name in ("write", "fsync", "fdatasync", "ftruncate"):
+        setattr(os, name, with_its_file(getattr(os, name)))
 
 
 def _child(words: list[str], err: str, out: str) -> None:
@@ -152,13 +200,20 @@ class Server:
         assert self.process.stdout.readline() == "ready\n"
 
     def run(
-        self, words: list[Any], folder: Path, wait: float | None = None
+        self,
+        words: list[Any],
+        folder: Path,
+        wait: float | None = None,
+        change: int | None = None,
     ) -> tuple[int, float, str]:
-        """The exit code (-9: killed), the seconds, and what was said on standard error."""
+        """The exit code (-9: killed), the seconds, and what was said on standard error.
+
+        Killed after `wait` seconds, or before change number `change` of a file below `folder`.
+        """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        files = [str(folder / name) for name in ("released", "stderr", "stdout")]
-        asked = [[str(word) for word in words], wait, *files]
+        files = [str(folder / name) for name in NOTES]
+        asked = [[str(word) for word in words], wait, change, *files]
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
         code, took, self.seconds, self.gigabytes = json.loads(self.process.stdout.readline())
@@ -171,9 +226,29 @@ class Server:
         self.process.wait(30)
 
 
-def moments(count: int, longest: float, rng: random.Random) -> list[float]:
+def moment(longest: float, rng: random.Random) -> float:
     """When to kill: anywhere in the command, and somewhat beyond its end."""
-    return [rng.uniform(0.0, 1.05 * longest) for _ in range(count)]
+    return rng.uniform(0.0, 1.05 * longest)
+
+
+def killed_at(place: int, ask: Callable[[], Result]) -> int:
+    """How `ask` ends in a process of its own that dies where it gives file `place` its name: 9."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code, replace, left = 1, os.replace, [place]
+
+    def killed(*names: Any) -> None:
+        if not left[0]:
+            os._exit(9)
+        left[0] -= 1
+        replace(*names)
+
+    try:
+        os.replace = killed  # type: ignore[assignment]
+        code = ask().exit_code
+    finally:
+        os._exit(code)
 
 
 if __name__ == "__main__":

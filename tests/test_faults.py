@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -19,7 +20,9 @@ from halfmask.cli import main
 from halfmask.datasets import load_adult
 from halfmask.errors import InputError
 from halfmask.model import Model
+from halfmask.model_folder import ledger_of
 from halfmask.training import run_name
+from kills import killed_at
 from ledgers import charged
 
 PROGRAM = [sys.executable, "-c", "from halfmask.cli import main; main()"]
@@ -43,6 +46,31 @@ def train(people: Path, out: Path, *more: str) -> Result:
     return CliRunner().invoke(main, words(people, out, "gd", *more))
 
 
+def test_a_model_knows_the_ledger_it_was_charged_to_wherever_a_kill_fell(
+    people: Path, tmp_path: Path
+) -> None:
+    place, killed = 0, True
+    while killed:
+        book, out = tmp_path / f"book{place}", tmp_path / str(place)
+        Ledger.create(book, epsilon=2.0, delta=1e-6)
+
+        def ask(out: Path = out, book: Path = book) -> Result:
+            return train(people, out, "--ledger", str(book))
+
+        code = killed_at(place, ask)
+        assert code in (0, 9)
+        killed = code == 9
+        if (out / "model.json").exists():
+            linked = ledger_of(out)
+            assert linked is not None
+            assert linked.samefile(book)
+        if killed:
+            again = train(people, out, "--resume", "--ledger", str(book))
+            assert again.exit_code == 0, again.output
+        place += 1
+    assert place > 3
+
+
 @pytest.mark.parametrize("name", ["model.part.npz", "model.part.json"])
 def test_a_disk_that_is_full_when_the_model_is_written_is_named(
     people: Path, tmp_path: Path, name: str
@@ -57,6 +85,21 @@ def test_a_disk_that_is_full_when_the_model_is_written_is_named(
     with pytest.raises(InputError):
         Model.load(out)
     assert Ledger.open(out / "ledger.jsonl").spent() > 0
+
+
+def test_a_model_that_cannot_be_written_leaves_no_folder_that_points_to_a_ledger(
+    people: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    book = Ledger.create(tmp_path / "book", epsilon=2.0, delta=1e-6)
+    monkeypatch.setattr(Model, "save", full)
+    done = train(people, tmp_path / "model", "--ledger", str(book.path))
+    assert done.exit_code == 2
+    assert "No space left on device" in done.output
+    assert not (tmp_path / "model").exists()
+    assert Ledger.open(book.path).spent() > 0
 
 
 def test_a_disk_that_is_full_when_scores_are_written_is_named(people: Path, tmp_path: Path) -> None:

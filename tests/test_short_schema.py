@@ -154,6 +154,23 @@ def test_wrong_short_forms_are_named(text: str, words: str) -> None:
     assert words in str(caught.value)
 
 
+def test_a_column_that_is_no_table_is_refused_though_a_pattern_has_it_too() -> None:
+    text = "[columns]\nage = 'old'\n[columns.'*']\nrole = 'private'\nkind = 'number'\n"
+    assert "columns.age" in refused(text + "bounds = [0, 9]")
+    group = "[groups.a]\ncolumns = ['age']\nrole = 'private'\nkind = 'number'\nbounds = [0, 9]"
+    assert "columns.age" in refused("[columns]\nage = 3\n" + group)
+
+
+def test_a_long_value_is_quoted_by_its_beginning() -> None:
+    many = "[columns.'*']\nrole = 'private'\nkind = 'number'\nbounds = [0, 9]\n"
+    said = refused(f"{many}bins = ['{'x' * 9000}']")
+    assert "Column 'age' has bins ['xxx" in said
+    assert len(said) < 3000
+    said = refused(f"[columns.age]\nrole = '{'x' * 9000}'\nkind = 'number'")
+    assert "has role 'xxx" in said
+    assert len(said) < 600
+
+
 def test_a_file_includes_others(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "labs.toml").write_text(

@@ -157,8 +157,12 @@ def expanded(
         problems += _unmatched([*exact, *grouped, *starred], ignored, names, bool(starred))
     elif names is not None:
         problems += _unmatched([], ignored, names, False)
+    # Tables that are none are left for the schema to refuse.
+    wrong = {part.name: part.keys for part in exact if not isinstance(part.keys, Mapping)}
     columns: dict[str, Any] = {}
     for name in _in_order([*exact, *grouped, *starred], ignored, names):
+        if name in wrong:  # a group or a pattern has it too
+            continue
         layers = [
             [each for each in starred if each.matches(name)],
             [each for each in grouped if each.name == name],
@@ -168,8 +172,6 @@ def expanded(
             columns[name] = _joined(name, defaults, layers)
         except SchemaError as error:
             problems.append(str(error))
-    # Tables that are none are left for the schema to refuse.
-    wrong = {part.name: part.keys for part in exact if not isinstance(part.keys, Mapping)}
     return {**full, "columns": {**columns, **wrong}}
 
 
@@ -347,6 +349,7 @@ Level = str | int | bool
 
 DEFAULT_BINS = 16
 MAX_BINS = 4096
+_QUOTED = 200
 _LARGEST = sys.float_info.max
 
 
@@ -355,7 +358,13 @@ def _chosen(where: str, key: str, value: object, allowed: Sequence[str]) -> None
         raise SchemaError(f"{where} has no {key}: write {key} = {_either(allowed)}.")
     if value not in allowed:
         hint = suggest(str(value), allowed)
-        raise SchemaError(f"{where} has {key} {value!r}: expected {_either(allowed)}.{hint}")
+        raise SchemaError(f"{where} has {key} {_quoted(value)}: expected {_either(allowed)}.{hint}")
+
+
+def _quoted(value: object) -> str:
+    """A value of a schema in a message: its beginning, where it is long."""
+    text = repr(value)
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
 
 
 def _either(words: Sequence[str]) -> str:
@@ -546,7 +555,8 @@ class Column:
         for key, only in (("role", "public"), ("kind", kind)):
             if getattr(self, key) not in (None, only):
                 raise SchemaError(
-                    f"{where} has public = {self.public!r} and {key} {getattr(self, key)!r}: what "
+                    f"{where} has public = {_quoted(self.public)} and {key} "
+                    f"{_quoted(getattr(self, key))}: what "
                     f'is made by a function has {key} = "{only}"; leave {key} out.'
                 )
             object.__setattr__(self, key, only)
@@ -574,7 +584,9 @@ class Column:
         if bins is None:
             return
         if isinstance(bins, bool) or not isinstance(bins, int) or bins == 1 or bins < 0:
-            raise SchemaError(f"{where} has bins {bins!r}: expected 0 (no bins) or 2 and more.")
+            raise SchemaError(
+                f"{where} has bins {_quoted(bins)}: expected 0 (no bins) or 2 and more."
+            )
         if bins > MAX_BINS:
             raise SchemaError(f"{where} has {bins} bins: expected at most {MAX_BINS}.")
 
@@ -659,8 +671,8 @@ class Label:
             raise SchemaError(f"{where} is public, and so is every function of it: remove public.")
         if self.missing is not None:
             raise SchemaError(
-                f'{where} has public = {self.public!r} and missing = "skip": the function would '
-                "tell which rows have no label. Remove one of the two."
+                f'{where} has public = {_quoted(self.public)} and missing = "skip": the function '
+                "would tell which rows have no label. Remove one of the two."
             )
         PublicLabel.of(self)
 
@@ -773,7 +785,7 @@ class Schema:
         known = {column.name: column for column in self.columns}
         for column in self.columns:
             for source in column.made_of:
-                where = f"Column {column.name!r} has public = {column.public!r}"
+                where = f"Column {column.name!r} has public = {_quoted(column.public)}"
                 if source == self.label.name:
                     raise SchemaError(
                         f"{where}, made of the label: a model that reads it could not predict rows "

@@ -32,9 +32,14 @@ def write_text(target: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
+def unfinished(path: Path) -> Path:
+    """What `write_durably` leaves beside `path` where it is killed before it has ended."""
+    return path.with_name(path.name + ".new")
+
+
 def write_durably(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Replace a file as a whole, on the disk too; by default only its owner can read it."""
-    fresh = path.with_name(path.name + ".new")
+    fresh = unfinished(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     fd = os.open(fresh, flags, mode)
     try:

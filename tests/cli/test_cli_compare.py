@@ -112,8 +112,8 @@ def test_what_is_paid_for_is_kept_even_if_the_next_method_fails(
     out = files / "compared"
     kept = Model.save
 
-    def interrupted(model: Model, folder: Path) -> None:
-        kept(model, folder)
+    def interrupted(model: Model, folder: Path, **more: bool) -> None:
+        kept(model, folder, **more)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Model, "save", interrupted)

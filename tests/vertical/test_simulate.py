@@ -11,7 +11,9 @@ from click.testing import CliRunner
 from halfmask.accounting.ledger import Ledger, MemoryLedger
 from halfmask.cli import main
 from halfmask.errors import InputError
+from halfmask.vertical.queries import VerticalModel
 from halfmask.vertical.simulation import SimulationBudget
+from kills import killed_at
 
 SCHEMA = """
 [label]
@@ -293,3 +295,24 @@ def test_a_wrong_label_is_told_without_how_many_or_which_rows_have_one(files, wr
     assert "'no' or 'yes'" in told[0]
     assert "perhaps" not in told[0]
     assert not any(sign.isdigit() for sign in told[0])
+
+
+def test_the_same_command_again_makes_the_model_wherever_a_kill_left_files(files):
+    options = ("--method", "experts", "--epsilon", "1", "--delta", "1e-6", "--out")
+    place = 0
+    while True:
+        out = files / str(place)
+        code = killed_at(place, lambda out=out: simulate(files, *options, out, tested=False))
+        if code != 9:
+            break
+        with pytest.raises(InputError):
+            VerticalModel.load(out)
+        done = simulate(files, *options, out, tested=False)
+        assert done.exit_code == 0, (place, done.output)
+        assert VerticalModel.load(out).parties == ("bank", "telecom")
+        place += 1
+    assert code == 0
+    assert place >= 3, "a part of each party, and the model"
+    again = simulate(files, *options, out, tested=False)
+    assert again.exit_code == 2
+    assert "exists already" in again.output

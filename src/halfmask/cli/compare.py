@@ -308,9 +308,12 @@ def compare(
     def keep(item: Trained) -> None:
         if out is not None:
             assert book is not None
+            folder = out / item.choice.method
             with after_this():
-                item.model.save(out / item.choice.method)
-                link_ledger(out / item.choice.method, book.path)
+                folder.mkdir()
+                # First: no kill leaves a model that does not know its ledger.
+                link_ledger(folder, book.path)
+                item.model.save(folder, overwrite=True)
 
     try:
         with reporting("compare") as progress:

@@ -69,7 +69,7 @@ def train(
     """
     from halfmask.mechanisms.noise import noise_source
     from halfmask.mechanisms.shards import ALONE, rows_in_all
-    from halfmask.model_folder import OWN, link_ledger
+    from halfmask.model_folder import OWN
     from halfmask.report.covered import constant_words, covered_scores
     from halfmask.scoring import reference as without_privacy
     from halfmask.scoring import reference_lines
@@ -108,10 +108,9 @@ def train(
             if not leads:
                 return
             with after_this():
-                _save(model, out)
+                _save(model, out, charged)
                 for stored in (out / CHECKPOINT, (out / CHECKPOINT).with_suffix(RUN)):
                     stored.unlink(missing_ok=True)
-                link_ledger(out, charged)
     covered = covered_scores(model.details)
     compared = without_privacy(table) if reference else None
     result = {
@@ -165,7 +164,7 @@ def _ledger(
 
     The one ledger of several machines is that of the first; the others hold none that counts.
     """
-    from halfmask.model_folder import OWN
+    from halfmask.model_folder import LINK, OWN
 
     if not leads:
         yield MemoryLedger.of(budget)
@@ -189,14 +188,18 @@ def _ledger(
         elif not (out / "model.json").exists():
             if isinstance(error, KeyboardInterrupt):
                 note(_stays_charged(out, ledger))
+            (out / LINK).unlink(missing_ok=True)
             if fresh and not any(out.iterdir()):  # what is spent stands in the data set's ledger
                 out.rmdir()
         raise
 
 
-def _save(model: Model, out: Path) -> None:
+def _save(model: Model, out: Path, charged: Path) -> None:
     """Write the model; where the disk is full or gone, say what that costs."""
+    from halfmask.model_folder import link_ledger
+
     try:
+        link_ledger(out, charged)  # first: no kill leaves a model that does not know its ledger
         model.save(out, overwrite=True)  # _check_folder has looked; a ledger is there by now
     except OSError as error:
         raise InputError(

@@ -28,7 +28,7 @@ from halfmask.accounting.ledger import Ledger
 from halfmask.cli.options import PATH, RELATION, settings_options
 from halfmask.cli.output import check_target, emit, grid, json_option, keep_others_out, note
 from halfmask.errors import HalfmaskError, InputError
-from halfmask.storage import replacing, write_durably
+from halfmask.storage import replacing, unfinished, write_durably
 
 if TYPE_CHECKING:
     from halfmask.types import Vector
@@ -113,6 +113,7 @@ def simulate(
     as_json: bool,
 ) -> None:
     """Run all parties in this process, as they would run apart."""
+    from halfmask.model_folder import VERTICAL_FILE
     from halfmask.schema import Schema
     from halfmask.settings import config_as_json
     from halfmask.vertical.files import check_party_names, party_schemas, read_vertical_table
@@ -134,11 +135,13 @@ def simulate(
         "update": update,
     }
     config = _config(method, settings, config_file, shortcuts)
-    # Parts without a model are what a simulation leaves that was killed while it wrote them.
+    # Parts without a model, or with an unfinished one, are what a simulation leaves that was
+    # killed while it wrote them.
+    left = {"parties", unfinished(Path(VERTICAL_FILE)).name}
     if (
         out is not None
         and out.exists()
-        and (not out.is_dir() or any(each.name != "parties" for each in out.iterdir()))
+        and (not out.is_dir() or any(each.name not in left for each in out.iterdir()))
     ):
         raise InputError(f"{str(out)!r} exists already: name a new folder with --out.")
     schema = Schema.from_toml(schema_file)
