@@ -22,6 +22,7 @@ from halfmask.methods import additive_descent
 from halfmask.methods.additive import (
     AdditivePlan,
     AdditiveRun,
+    _grown,
     believed_slope,
     comparison_moves,
 )
@@ -569,3 +570,37 @@ def test_a_slope_counts_as_far_as_noise_cannot_have_made_it() -> None:
     # Noise alone: three draws in a hundred get anything to speak of.
     noise = np.random.default_rng(4).normal(0, 2.0, 20_000)
     assert np.mean([believed_slope(slope, 2.0) > 0.1 for slope in noise]) < 0.03
+
+
+@given(
+    counts=st.lists(st.floats(-5, 100), min_size=2, max_size=26),
+    ends=st.tuples(st.integers(0, 25), st.integers(0, 25)),
+    enough=st.floats(0, 300),
+)
+def test_a_window_grows_until_it_holds_enough_rows(
+    counts: list[float], ends: tuple[int, int], enough: float
+) -> None:
+    noisy = np.array(counts)
+    first, last = sorted(min(end, len(counts) - 1) for end in ends)
+    low, high = _grown(noisy, first, last, enough)
+    assert 0 <= low <= first <= last <= high < len(counts)
+    assert noisy[low : high + 1].sum() >= enough or (low, high) == (0, len(counts) - 1)
+
+
+def test_a_mean_of_few_rows_does_not_pay_for_the_whole_range() -> None:
+    """Most rows lie in parts of the histogram that are hardly above the noise one by one."""
+    rng = np.random.default_rng(0)
+    some = np.where(rng.random(2500) < 0.5, 0.0, rng.lognormal(3.0, 1.5, 2500))
+    patents = np.clip(some, 0, 3000)
+    frame = pd.DataFrame({"x": rng.normal(size=2500), "patents": patents})
+    schema = Schema(
+        Label("patents", "private", bounds=(0, 3000)),
+        (Column("x", "private", "number", bounds=(-4, 4)),),
+    )
+    off = []
+    for seed in range(30):
+        asked = {"epsilon": 0.1, "delta": 1e-6, "unsafe_seed": seed, "method": "additive"}
+        model = HalfmaskRegressor(schema, **asked).fit(frame)
+        off.append((model.predict(frame[:1])[0] - patents.mean()) / patents.std())
+    # Noise of the mean over the whole range: 3000 · 37.6 / (√0.8 · 2500) is half a spread.
+    assert np.abs(off).max() < 0.4

@@ -83,7 +83,7 @@ _SHIFT = 0.15
 _NOT_NORMAL = 0.3
 # By how much of a spread errors that are cut may typically move the mean of a number.
 _OFF_BY_CUT = 0.1
-# A window that holds a smaller part of the rows than this was found by chance.
+# A window that holds a smaller part of the rows than this grows until it does.
 _MOST_ROWS = 0.7
 # The window of a number's mean is widened until the mean's noise is this part of a spread.
 _MEAN_NOISE = 0.1
@@ -377,6 +377,19 @@ def _seen(noisy: Floats, noise: float) -> tuple[int, int]:
         return int(np.argmax((tails > _CLEAR_TAIL * noise) | (counts > _CLEAR_PART * noise)))
 
     return beyond(noisy), len(noisy) - 1 - beyond(noisy[::-1])
+
+
+def _grown(noisy: Floats, first: int, last: int, enough: float) -> tuple[int, int]:
+    """These parts of a histogram, and neighbours of them until they hold enough rows.
+
+    First the side on which more is seen: parts that are hardly above the noise hold many rows
+    together, and the whole range would make the mean pay for far more.
+    """
+    while noisy[first : last + 1].sum() < enough and last - first < len(noisy) - 1:
+        before = noisy[first - 1] if first > 0 else -math.inf
+        behind = noisy[last + 1] if last < len(noisy) - 1 else -math.inf
+        first, last = (first - 1, last) if before > behind else (first, last + 1)
+    return first, last
 
 
 def comparison_moves(
@@ -797,7 +810,7 @@ class AdditiveRun:
         moves = (math.sqrt(2), 1.0)
         noisy = self._spread_stage.release(counts.astype(np.float64), moves)
         noise = self._spread_stage.noise(moves)
-        first, last = _seen(noisy, noise)
+        first, last = _grown(noisy, *_seen(noisy, noise), _MOST_ROWS * self._n)
         found = noisy[first : last + 1].sum()
         noisy = np.where(noisy < 2 * noise, 0.0, noisy)
         noisy[:first] = noisy[last + 1 :] = 0.0
