@@ -197,11 +197,12 @@ class AdditivePlan:
         columns = (
             "one private column" if private_columns == 1 else f"{private_columns} private columns"
         )
+        last = f"the last {self.pair_looks}" if self.pair_looks > 1 else "the last"
+        products = f" (in {last} of their products too)" if self.pair_looks else ""
         whats = {
             "spread": "a histogram of the label",
             "base": label,
-            "public": "sums of public features by label"
-            + (", in the end of their products too" if self.pair_looks else ""),
+            "public": f"sums of public features{products} by label",
             "counts": f"counts of the levels of {columns}",
             "worth": "a gradient by all private columns",
             "descent": "noisy gradients by all private columns",

@@ -110,8 +110,7 @@ def _additive_reason(problem: Problem) -> str:
         )
     if problem.private_columns == 0:
         return (
-            "only the label is private: one noisy release of sums by label carries what public "
-            "columns tell of it"
+            "only the label is private: noisy sums by label carry what public columns tell of it"
         )
     if problem.public_columns == 0:
         return (
