@@ -109,9 +109,7 @@ def _additive_reason(problem: Problem) -> str:
             "columns add to it what survives the noise"
         )
     if problem.private_columns == 0:
-        return (
-            "only the label is private: noisy sums by label carry what public columns tell of it"
-        )
+        return "only the label is private: noisy sums by label carry what public columns tell of it"
     if problem.public_columns == 0:
         return (
             "everything is private: columns are read as levels, weighed by what a first noisy "
