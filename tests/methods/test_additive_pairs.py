@@ -316,6 +316,42 @@ def test_columns_that_tell_nothing_clear_have_no_products() -> None:
     assert "public_pairs" not in model.model_.details
 
 
+def _copied(part: float, rows: int, seed: int) -> tuple[pd.DataFrame, Schema]:
+    """A truth value of which so many rows are true, a copy of it, and a number."""
+    rng = np.random.default_rng(seed)
+    true = rng.permutation(np.arange(rows) < part * rows)
+    number = rng.normal(size=rows)
+    score = 2.4 * true + number - 1.2
+    y = np.where(rng.random(rows) < 1 / (1 + np.exp(-score)), "yes", "no")
+    frame = pd.DataFrame({"is": true, "copy": true, "number": number, "y": y})
+    columns = (
+        Column("is", "public", "bool"),
+        Column("copy", "public", "bool"),
+        Column("number", "public", "number"),
+    )
+    return frame, Schema(Label("y", "private", classes=("no", "yes")), columns)
+
+
+@pytest.mark.parametrize("part", [0.5, 0.499, 0.4])
+def test_levels_that_no_row_has_together_add_nothing_together(part: float) -> None:
+    frame, schema = _copied(part, 8_000, 1)
+    model = HalfmaskClassifier(schema, **ASKED_ONE).fit(frame)
+    asked = pd.DataFrame({"is": [True, False] * 2, "copy": [True, False, False, True]})
+    scores = model.decision_function(asked.assign(number=0.0))
+    assert model.model_.details["public_pairs"]
+    assert scores[1] < scores[2:].min()
+    assert scores[2:].max() < scores[0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_product_that_is_the_same_for_all_rows_is_left_out() -> None:
+    frame, schema = _copied(0.5, 8_000, 1)
+    schema = Schema(schema.label, schema.columns[:2])
+    model = HalfmaskClassifier(schema, **ASKED_ONE).fit(frame.drop(columns="number"))
+    assert model.model_.details["plan"]["pair_looks"] > 0
+    assert "public_pairs" not in model.model_.details
+
+
 @pytest.mark.parametrize("public", [PUBLIC, ("one", "two")], ids=["label", "half"])
 def test_a_stored_model_and_an_explanation_know_the_products(
     public: tuple[str, ...], tmp_path: Any
