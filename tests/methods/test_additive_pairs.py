@@ -352,6 +352,26 @@ def test_a_product_that_is_the_same_for_all_rows_is_left_out() -> None:
     assert "public_pairs" not in model.model_.details
 
 
+def test_hardly_any_rows_with_products_and_hardly_any_noise_make_a_model() -> None:
+    frame = pd.DataFrame(
+        {"number": [-2.449067, -0.133475, 1.277121, -0.068545], "kind": list("igee")}
+    ).assign(one="z", two="z", y=["yes"] * 3 + ["no"])
+    columns = (
+        Column("number", "public", "number"),
+        Column("kind", "public", "category"),
+        Column("one", "private", "category", categories=tuple("absuv")),
+        Column("two", "public", "category"),
+    )
+    schema = Schema(Label("y", "private", classes=("no", "yes")), columns)
+    asked = {"epsilon": 1e5, "delta": 1e-6, "method": "additive"}
+    with always_pairs() as patch:
+        patch.setattr(additive, "_PAIRS_FROM", math.inf)
+        for seed in range(20):
+            model = HalfmaskClassifier(schema, unsafe_seed=seed, **asked)
+            model.fit(frame, sample_weight=[1 / 3, 1e6, 0, 1e6])
+            assert np.isfinite(model.decision_function(frame)).all()
+
+
 @pytest.mark.parametrize("public", [PUBLIC, ("one", "two")], ids=["label", "half"])
 def test_a_stored_model_and_an_explanation_know_the_products(
     public: tuple[str, ...], tmp_path: Any
