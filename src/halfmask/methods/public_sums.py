@@ -570,7 +570,7 @@ class _Solver:
         for part, left, own in zip(np.maximum(parts, 1e-6), rest, self.theta, strict=True):
             curvature = part * self._curvature
             errors = variance * part * self._sampling + self._noise
-            # The first look's own part: it has fewer rows than there are columns, once products are.
+            # Its own part of the first look: with products that has fewer rows than columns.
             own_part = curvature[np.arange(len(self._places[0])), self._places[0]]
             errors[np.diag_indices_from(errors)] += 1e-9 * own_part.sum()
             weighed: Floats = np.asarray(np.linalg.solve(errors, curvature), dtype=np.float64)
