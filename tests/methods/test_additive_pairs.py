@@ -337,7 +337,7 @@ def _turn_labels(frame: pd.DataFrame, schema: Schema, rows: range) -> None:
     """The label of one row after the other turns round, and moves no release beyond its charge."""
     for row in rows:
         other = frame.assign(y=frame["y"].where(frame.index != row, _OTHER[frame["y"][row]]))
-        asked = {"epsilon": LOUD, "delta": 1e-6, "method": "additive"}
+        asked: dict[str, Any] = {"epsilon": LOUD, "delta": 1e-6, "method": "additive"}
         assert_within_charge(HalfmaskClassifier(schema, **asked), frame, other, replaced=row)
 
 
@@ -421,7 +421,7 @@ def test_hardly_any_rows_with_products_and_hardly_any_noise_make_a_model() -> No
         Column("two", "public", "category"),
     )
     schema = Schema(Label("y", "private", classes=("no", "yes")), columns)
-    asked = {"epsilon": 1e5, "delta": 1e-6, "method": "additive"}
+    asked: dict[str, Any] = {"epsilon": 1e5, "delta": 1e-6, "method": "additive"}
     with always_pairs() as patch:
         patch.setattr(additive, "_PAIRS_FROM", math.inf)
         for seed in range(20):
