@@ -24,6 +24,7 @@ from halfmask.table import Table
 from halfmask.types import Floats
 
 _DIMENSIONS = 3
+_PAIR_PARTS = ("columns", "first", "second", "weights")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -216,6 +217,9 @@ def _fit(arrays: Mapping[str, NDArray[Any]], details: Mapping[str, Any]) -> Addi
     bend, edges = arrays["bend"], arrays["bend_edges"]
     if len(bend) and len(bend) != len(edges) + 1:
         raise ValueError("bend")
+    offset_pairs = _pairs(arrays, "offset_pair")
+    if offset_pairs and offset is None:
+        raise ValueError("pairs of columns that belong to no offset")
     # Models stored before there were several classes have three numbers.
     intercept, start, scale, *log_chance = (float(number) for number in arrays["numbers"])
     return AdditiveFit(
@@ -229,7 +233,7 @@ def _fit(arrays: Mapping[str, NDArray[Any]], details: Mapping[str, Any]) -> Addi
         log_chance=bool(log_chance and log_chance[0]),
         bend=bend,
         bend_edges=edges,
-        offset_pairs=_pairs(arrays, "offset_pair"),
+        offset_pairs=offset_pairs,
         pairs=_pairs(arrays, "pair"),
         details=details,
     )
@@ -257,4 +261,6 @@ def _pairs(arrays: Mapping[str, NDArray[Any]], kind: str) -> tuple[PairWeights, 
                 weights=weights,
             )
         )
+    if sum(name.startswith(f"{kind}.") for name in arrays) != len(_PAIR_PARTS) * len(found):
+        raise ValueError("a part of a pair of columns")
     return tuple(found)

@@ -316,6 +316,120 @@ def test_columns_that_tell_nothing_clear_have_no_products() -> None:
     assert "public_pairs" not in model.model_.details
 
 
+def _told_alike(rows: int, seed: int) -> tuple[pd.DataFrame, Schema]:
+    """Public columns of several kinds, no two alike, some cells missing, and labels by chance."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "one": rng.normal(size=rows),
+            "two": np.where(rng.random(rows) < 0.2, np.nan, rng.normal(size=rows)),
+            "kind": rng.choice(list("abcde"), rows),
+            "is": rng.random(rows) < 0.3,
+            "y": rng.choice(["no", "yes"], rows),
+        }
+    )
+    kinds: dict[str, Any] = {"one": "number", "two": "number", "kind": "category", "is": "bool"}
+    columns = tuple(Column(name, "public", kind) for name, kind in kinds.items())
+    return frame, Schema(Label("y", "private", classes=("no", "yes")), columns)
+
+
+def _turn_labels(frame: pd.DataFrame, schema: Schema, rows: range) -> None:
+    """The label of one row after the other turns round, and moves no release beyond its charge."""
+    for row in rows:
+        other = frame.assign(y=frame["y"].where(frame.index != row, _OTHER[frame["y"][row]]))
+        asked: dict[str, Any] = {"epsilon": LOUD, "delta": 1e-6, "method": "additive"}
+        assert_within_charge(HalfmaskClassifier(schema, **asked), frame, other, replaced=row)
+
+
+_OTHER = {"no": "yes", "yes": "no"}
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_labels_beside_products_move_their_sums_by_the_length_of_the_longest_row(
+    wrong: bool,
+) -> None:
+    frame, schema = _told_alike(60, 1)
+    real, seen = public_sums._Space.look, []
+
+    def look(self: Any, doubt: Any) -> Any:
+        found = real(self, doubt)
+        parts = [
+            feature.vectors[feature.groups[column.codes]]
+            for feature, column in zip(self.features, self.columns, strict=True)
+        ]
+        rows = np.hstack([*parts, np.ones((len(found.weights), 1))]) @ found.turn
+        longest = float((found.weights * np.linalg.norm(rows, axis=1)).max())
+        assert 0.999 * found.longest < longest <= found.longest
+        seen.append(len(self.pairs))
+        # Not much too short, as if products were forgotten.
+        return replace(found, longest=0.97 * found.longest) if wrong and self.pairs else found
+
+    with always_pairs() as patch:
+        patch.setattr(public_sums._Space, "look", look)
+        if wrong:
+            with pytest.raises(AssertionError, match=r"public features .* moved by"):
+                _turn_labels(frame, schema, range(4))
+        else:
+            _turn_labels(frame, schema, range(4))
+    assert {0, 6} == set(seen)
+
+
+def _copied(part: float, rows: int, seed: int) -> tuple[pd.DataFrame, Schema]:
+    """A truth value of which so many rows are true, a copy of it, and a number."""
+    rng = np.random.default_rng(seed)
+    true = rng.permutation(np.arange(rows) < part * rows)
+    number = rng.normal(size=rows)
+    score = 2.4 * true + number - 1.2
+    y = np.where(rng.random(rows) < 1 / (1 + np.exp(-score)), "yes", "no")
+    frame = pd.DataFrame({"is": true, "copy": true, "number": number, "y": y})
+    columns = (
+        Column("is", "public", "bool"),
+        Column("copy", "public", "bool"),
+        Column("number", "public", "number"),
+    )
+    return frame, Schema(Label("y", "private", classes=("no", "yes")), columns)
+
+
+@pytest.mark.parametrize("part", [0.5, 0.499, 0.4])
+def test_levels_that_no_row_has_together_add_nothing_together(part: float) -> None:
+    frame, schema = _copied(part, 8_000, 1)
+    model = HalfmaskClassifier(schema, **ASKED_ONE).fit(frame)
+    asked = pd.DataFrame({"is": [True, False] * 2, "copy": [True, False, False, True]})
+    scores = model.decision_function(asked.assign(number=0.0))
+    assert model.model_.details["public_pairs"]
+    assert scores[1] < scores[2:].min()
+    assert scores[2:].max() < scores[0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_product_that_is_the_same_for_all_rows_is_left_out() -> None:
+    frame, schema = _copied(0.5, 8_000, 1)
+    schema = Schema(schema.label, schema.columns[:2])
+    model = HalfmaskClassifier(schema, **ASKED_ONE).fit(frame.drop(columns="number"))
+    assert model.model_.details["plan"]["pair_looks"] > 0
+    assert "public_pairs" not in model.model_.details
+
+
+def test_hardly_any_rows_with_products_and_hardly_any_noise_make_a_model() -> None:
+    frame = pd.DataFrame(
+        {"number": [-2.449067, -0.133475, 1.277121, -0.068545], "kind": list("igee")}
+    ).assign(one="z", two="z", y=["yes"] * 3 + ["no"])
+    columns = (
+        Column("number", "public", "number"),
+        Column("kind", "public", "category"),
+        Column("one", "private", "category", categories=tuple("absuv")),
+        Column("two", "public", "category"),
+    )
+    schema = Schema(Label("y", "private", classes=("no", "yes")), columns)
+    asked: dict[str, Any] = {"epsilon": 1e5, "delta": 1e-6, "method": "additive"}
+    with always_pairs() as patch:
+        patch.setattr(additive, "_PAIRS_FROM", math.inf)
+        for seed in range(20):
+            model = HalfmaskClassifier(schema, unsafe_seed=seed, **asked)
+            model.fit(frame, sample_weight=[1 / 3, 1e6, 0, 1e6])
+            assert np.isfinite(model.decision_function(frame)).all()
+
+
 @pytest.mark.parametrize("public", [PUBLIC, ("one", "two")], ids=["label", "half"])
 def test_a_stored_model_and_an_explanation_know_the_products(
     public: tuple[str, ...], tmp_path: Any
@@ -335,11 +449,14 @@ def test_a_stored_model_and_an_explanation_know_the_products(
         ("offset_pair.0.columns", np.array([1, 9])),
         ("offset_pair.0.second", arrays["offset_pair.0.second"] - 50),
         ("offset_pair.0.weights", arrays["offset_pair.0.weights"] * math.nan),
+        ("offset_pair.0.columns", None),
+        ("offset_weights", None),
     ):
+        damaged = {key: held for key, held in arrays.items() if key != name}
+        if value is not None:
+            damaged[name] = value
         with pytest.raises(ValueError, match="pair"):
-            type(model.model_).from_arrays(
-                {**arrays, name: value}, details={}, classes=again.classes
-            )
+            type(model.model_).from_arrays(damaged, details={}, classes=again.classes)
 
 
 @pytest.mark.slow

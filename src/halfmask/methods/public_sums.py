@@ -266,16 +266,20 @@ class _Space:
         made = [paired_column(self.columns, grouped, pair) for pair in pairs]
         counts = CodeSums([column for column, _ in made]).sums(self.weights)
         products = [
-            replace(feature, share=self.shards.sum(own) / total_of(self.weights, self.shards))
+            _of_rows(feature, self.shards.sum(own) / total_of(self.weights, self.shards))
             for (_, feature), own in zip(made, counts, strict=True)
         ]
-        columns = [*self.columns, *(column for column, _ in made)]
+        # A product may be the same for all rows: of two halves, one the copy of the other.
+        kept = [place for place, feature in enumerate(products) if feature.vectors.shape[1]]
+        if not kept:
+            return self
+        columns = [*self.columns, *(made[place][0] for place in kept)]
         wider = replace(
             self,
             columns=columns,
-            features=[*self.features, *(each.whitened(_WHITEN) for each in products)],
+            features=[*self.features, *(products[place] for place in kept)],
             sums=CodeSums(columns),
-            pairs=pairs,
+            pairs=[pairs[place] for place in kept],
             grouped=grouped,
         )
         return wider._with_axes()
@@ -387,6 +391,16 @@ class _Space:
                 gram[theirs, mine] = gram[mine, theirs].T
         gram[-1, -1] = weights.sum()
         return self.shards.sum(gram)
+
+
+def _of_rows(product: LevelFeatures, share: Floats) -> LevelFeatures:
+    """A product whitened over the rows there are; what none of them has is as the average row.
+
+    A product that hardly varies over rows is stretched: by levels that no row has together it would
+    say anything.
+    """
+    vectors = np.where(share[:, None] > 0, product.vectors, share @ product.vectors)
+    return replace(product, share=share, vectors=vectors).whitened(_WHITEN)
 
 
 class _Solver:
@@ -556,7 +570,9 @@ class _Solver:
         for part, left, own in zip(np.maximum(parts, 1e-6), rest, self.theta, strict=True):
             curvature = part * self._curvature
             errors = variance * part * self._sampling + self._noise
-            errors[np.diag_indices_from(errors)] += 1e-9 * np.trace(curvature)
+            # Its own part of the first look: with products that has fewer rows than columns.
+            own_part = curvature[np.arange(len(self._places[0])), self._places[0]]
+            errors[np.diag_indices_from(errors)] += 1e-9 * own_part.sum()
             weighed: Floats = np.asarray(np.linalg.solve(errors, curvature), dtype=np.float64)
             precision, right = curvature.T @ weighed, weighed.T @ (left + curvature @ own)
             if self._surely > 0:
