@@ -112,8 +112,10 @@ def train(
         raise InputError(f"The file was decoded for mlp: {choice.method} has to read it anew.")
     if ranks is not None:
         _check_spread(table, choice.method, weighed=sample_weight is not None)
-        if choice.method == "additive" and encoder is not None:
-            _check_same_levels(encoder, ranks)
+        if choice.method == "additive":
+            if encoder is not None:
+                _check_same_levels(encoder, ranks)
+            _check_same_digits(ranks)
     # A map or a penalty of the user's reads numbers.
     own = [getattr(config, name, None) for name in ("feature_map", "penalty", "regulariser")]
     blocks = any(each is not None and each != "none" for each in own)
@@ -252,14 +254,39 @@ def _check_spread(table: Table, method: str, *, weighed: bool) -> None:
 
 def _check_same_levels(encoder: Encoder, ranks: Ranks) -> None:
     """Refuse machines that have learnt different levels of public columns."""
-    text = json.dumps(encoder.to_json(), sort_keys=True).encode()
-    mark = int.from_bytes(hashlib.sha256(text).digest()[:6], "big")
-    marks = ranks.gather(np.array([float(mark)]))
-    if (marks != marks[0]).any():
+    if _differ(json.dumps(encoder.to_json(), sort_keys=True).encode(), ranks):
         raise InputError(
             "Method 'additive' learns levels from all rows of public columns: on several machines "
             "it needs one file that each of them can read, or method 'gd'."
         )
+
+
+def _check_same_digits(ranks: Ranks) -> None:
+    """Refuse machines whose linear algebra differs: each would make other features of a level.
+
+    Sums of unlike features stay within their charge, but no model comes of them.
+    """
+    if _differ(_axes_of_a_kernel().tobytes(), ranks):
+        raise InputError(
+            "Method 'additive' needs machines whose processors compute alike, and these differ in "
+            "last digits: use machines of one kind, or method 'gd'."
+        )
+
+
+def _axes_of_a_kernel() -> NDArray[np.float64]:
+    """Numbers that follow from the processor's ways of computing, as features of levels do."""
+    places = np.linspace(0, 1, 65)
+    kernel = np.exp(-((places[:, None] - places) ** 2) / 0.02) + 0.01 * np.eye(len(places))
+    with fixed_order(len(places)):
+        values, axes = np.linalg.eigh(kernel)
+        return np.vstack([values, axes, kernel @ axes])
+
+
+def _differ(content: bytes, ranks: Ranks) -> bool:
+    """Whether machines hold different bytes."""
+    mark = int.from_bytes(hashlib.sha256(content).digest()[:6], "big")
+    marks = ranks.gather(np.array([float(mark)]))
+    return bool((marks != marks[0]).any())
 
 
 def _check_storable(encoder: Encoder) -> None:

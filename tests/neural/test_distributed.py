@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,24 @@ def test_methods_and_tables_that_need_all_rows_are_refused() -> None:
                 noise=noise_source(1),
                 ranks=ranks,
             )
+
+
+def test_machines_that_compute_differently_are_refused_before_a_charge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from halfmask import training
+
+    def own() -> np.ndarray:
+        return np.array([float(threading.get_ident())])
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("something was to be released")
+
+    monkeypatch.setattr(training, "_axes_of_a_kernel", own)
+    name = "additive, label alone private"
+    for error in together(2, lambda ranks: fit(name, ranks, door=never)):
+        assert isinstance(error, InputError)
+        assert "machines of one kind" in str(error)
 
 
 def test_a_checkpoint_of_several_machines_is_refused(tmp_path: Path) -> None:
